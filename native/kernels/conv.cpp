@@ -93,18 +93,20 @@ class Convolution : public Kernel {
   void multiply(const Product& product, Views in, const TensorView& y, std::size_t first_extra, const Worker& worker) const {
     const std::int64_t units = p_.group_units(), k = product.window->positions() * p_.group_channels();
     const std::int64_t rows = y.shape[0] * product.out[0] * product.out[1] * product.out[2];
-    const Grid grid = grid_of(rows, p_.groups * units, worker.count, kPackingPatches, rows_step(product_));
+    Patches patches = patches_of(*product.window, in[0], product.out, 0);
+    const ImagePlan image = image_of(patches, in[0]);
+    const double packing = image.lines == 0 ? kPackingPatches : image.packs ? 1 : kPackingImage / static_cast<double>(product.window->positions());
+    const Grid grid = grid_of(rows, p_.groups * units, worker.count, packing, rows_step(product_));
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(p_.groups * units, worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last) return;
     const PackedWeight weight(p_.dtype, k);
     const auto memory = layout_at<ProductMemory>(worker.local, weight, epilogue_);
-    Patches patches = patches_of(*product.window, in[0], product.out, down.first);
+    patches.first = down.first;
     std::optional<RowPlaces> places;
     if (product.places != nullptr) (places = *product.places)->first = down.first;
     const std::int64_t row = product.first_row + (places ? 0 : down.first);
     TileOperand extras[kMaxExtras];
-    const ImagePlan image = image_of(patches, in[0]);
     MatmulJob job{};
     job.patches = &patches;
     job.image = image.lines > 0 ? &image : nullptr;

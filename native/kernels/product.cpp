@@ -75,7 +75,7 @@ Grid grid_of(std::int64_t rows, std::int64_t units, int workers, double packing,
     if (workers % by_rows != 0) continue;
     const int by_units = workers / by_rows;
     const double height = static_cast<double>(round_up((rows + by_rows - 1) / by_rows, step));
-    const double cost = static_cast<double>((units + by_units - 1) / by_units) * std::max(height, 16.0) + height * packing;
+    const double cost = static_cast<double>((units + by_units - 1) / by_units) * (std::max(height, 16.0) + static_cast<double>(step - 1)) + height * packing;
     if (by_rows == 1 || cost < least) {
       best = {by_rows, by_units};
       least = cost;

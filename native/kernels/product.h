@@ -56,9 +56,10 @@ struct Grid {
 };
 
 /// The split with the least work for the busiest worker. Few rows cost as much as 16: reading the weights dominates; and
-/// packing rows of x again for every column of the grid costs `packing` of a unit. Rows are computed `step` at a time (rows_step).
+/// packing rows of x again for every column of the grid costs `packing` of a unit. Rows are computed `step`
+/// at a time (rows_step), and weights that few rows meet take as long as one step more.
 Grid grid_of(std::int64_t rows, std::int64_t units, int workers, double packing, std::int64_t step);
 constexpr std::int64_t rows_step(const PackedProduct& product) { return product.tiles ? 16 : 1; }
-constexpr double kPackingRows = 1.0 / 16, kPackingPatches = 1.0 / 8;
+constexpr double kPackingRows = 1.0 / 16, kPackingPatches = 1.0 / 8, kPackingImage = 3;  // kPackingImage: by the number of taps
 
 }  // namespace ingot
