@@ -188,10 +188,7 @@ class LLM:
     def _to_chat(self, given: SamplingParams | None, words: dict[str, Any]) -> SamplingParams:
         """The sampling of an answer in a conversation, which the built-in template's strings end too."""
         params = _params(given, words)
-        if not self._chat_stop:
-            return params
-        stop = (params.stop,) if isinstance(params.stop, str) else tuple(params.stop)
-        return replace(params, stop=(*stop, *self._chat_stop))
+        return replace(params, stop=(*params.stop, *self._chat_stop)) if self._chat_stop else params
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> list[int]:
         """The token ids of a conversation up to where the model's answer begins. Raises as `chat`."""
@@ -450,7 +447,7 @@ def _template(given: str | None) -> tuple[str | None, tuple[str, ...]]:
     """The text of a template, and the strings that end an answer with it. Raises UserError for what is none."""
     if given == PLAIN:
         return PLAIN_TEMPLATE, PLAIN_STOP
-    if given is not None and not (isinstance(given, str) and ("{{" in given or "{%" in given)):
+    if given is not None and not any(mark in str(given) for mark in ("{{", "{%")):  # str: a Path is no text either
         raise UserError(
             f"chat_template takes the text of a template, or {PLAIN!r}, the built-in one, and {given!r:.60} has none "
             "of Jinja's marks: of a file give what it holds, Path(…).read_text()"

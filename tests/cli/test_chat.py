@@ -124,6 +124,8 @@ def test_the_built_in_template_in_python(engine: Path) -> None:
             assert isinstance(given, ingot.Completion) and given.token_ids == wanted.token_ids
     with pytest.raises(UserError, match=r"'chatml\.jinja' has none of Jinja's marks: of a file give what it holds"):
         ingot.LLM(PICO, chat_template="chatml.jinja")
+    with pytest.raises(UserError, match="none of Jinja's marks"):
+        ingot.LLM(PICO, chat_template=Path("chatml.jinja"))  # type: ignore[arg-type]
 
 
 def test_verbose_tells_speed_and_cached_tokens(engine: Path, template: Path) -> None:
