@@ -70,9 +70,9 @@ class MatmulPacked final : public Kernel {
   }
 
  private:
-  /// Rows of one job: all, where the product's own passes are enough or rows are not packed.
+  /// Rows of one job: all, where the product's own passes are enough or rows are not packed, k being whole steps of tiles.
   std::int64_t at_once(const TensorView& x) const {
-    if (product_.tiles) return std::numeric_limits<std::int64_t>::max();
+    if (product_.tiles && k_ * bytes_of(x.dtype) % 64 == 0) return std::numeric_limits<std::int64_t>::max();
     const std::int64_t rows = rows_at_once(product_.blocking, units() * parts_ * k_ * kPanel * bytes_of(x.dtype));
     return rows < product_.blocking.rows ? rows : std::numeric_limits<std::int64_t>::max();
   }

@@ -66,7 +66,6 @@ TORCH: dict[str, tuple[Callable[[], Any], str]] = {
     "a size that meets a fixed one": (
         lambda: ingot.build(Two(), (X, X), dynamic={"x": {1: "n"}}, report=False), "dimension 1 of x has to be 20",
     ),
-    "how many of the largest": (lambda: of(lambda x: torch.topk(x, x.shape[1] // 2)[0], N), "k must be"),
     "a branch on values": (lambda: of(lambda x: x if x.sum() > 0 else -x), "test_messages.py.*torch.where"),
     "a size of values": (lambda: of(lambda x: x[: int(x.sum().item())]), "test_messages.py.*"),
     "numpy": (lambda: of(lambda x: torch.from_numpy(x.numpy() + 1)), "test_messages.py.*write it in torch's ops"),
