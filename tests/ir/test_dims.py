@@ -209,8 +209,12 @@ def test_values_of_sizes() -> None:
 
 def test_expressions_that_hold_each_other_twice_end() -> None:
     """As slices of slices write them: their bounds are looked for once, and their text does not double for ever."""
-    size: dims.Dimension = Dim("H")
-    with pytest.raises(DimError, match="grew beyond .* characters"):
-        for _ in range(64):
+
+    def halved(size: dims.Dimension, times: int) -> dims.Dimension:
+        for _ in range(times):
             at = dims.floordiv(dims.add(size, -7), 2)
             size = dims.add(size, dims.mul(dims.maximum(at, 0), -1), dims.minimum(at, size))
+        return size
+
+    with pytest.raises(DimError, match="grew beyond .* characters"):
+        halved(Dim("H"), 64)

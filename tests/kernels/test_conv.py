@@ -127,7 +127,7 @@ FIXED = [
     ("uneven padding", 1, (6, 7), 4, 5, Window((3, 2), (1, 2), (2, 0), (0, 3), (1, 1))),
     ("no images", 0, (6, 7), 4, 5, square(3, 1, 1)),
     ("many rows", 1, (40, 41), 16, 40, square(3, 1, 1)),
-    # Channels that fill whole steps of tiles, and such that nearly do: an image (level/image.h) in several shapes and chunks.
+    # Channels that fill whole steps of tiles, and such that nearly do: an image (level/image.h) of several shapes.
     ("image, several chunks", 2, (40, 301), 64, 40, square(3, 1, 1)),
     ("image, strided", 3, (23, 21), 96, 70, square(3, 2, 1)),
     ("image, strided projection", 3, (9, 14), 128, 64, square(1, 2)),
