@@ -34,12 +34,21 @@ def kind_of_machine() -> str:
     """A word for the processor and how many of its CPUs are used; the family tells generations of one name apart."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     family = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("cpu family")), "unknown")
-    return re.sub(r"[^a-z0-9]+", "-", f"{machine_name().replace(',', f' family {family}')}".lower()).strip("-")
+    return _word(machine_name().replace(",", f" family {family}"))
+
+
+def file_of(machine: str = "", folder: Path = MEASURED) -> Path:
+    """Where measurements of a machine are kept: a GPU's by its name, without one this processor's."""
+    return folder / f"{_word(machine) if machine else kind_of_machine()}.json"
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def keep(result: Result, folder: Path = MEASURED) -> Path:
     """Adds a result to its machine's file, in the place of an older one of the same name; the file."""
-    path = folder / f"{kind_of_machine()}.json"
+    path = file_of(result.machine, folder)
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"schema": 1, "results": {}}
     data = result.json()
     found["machine"] = data.pop("machine")

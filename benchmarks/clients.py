@@ -89,12 +89,31 @@ async def ask(port: int, body: dict[str, Any], scheduled: float, deadline: float
 async def closed(port: int, ids: list[int], seed: int, clients: int, begin: float, until: float) -> list[Outcome]:
     """Clients that ask again as soon as they have their answer."""
     draw = random.Random(seed)
+    return await _never_idle(port, lambda: request(ids, draw), clients, begin, until)
+
+
+async def steady(
+    port: int, seed: int, clients: int, begin: float, until: float, prompt: int, answer: int
+) -> list[Outcome]:
+    """The same with prompts of one length, all different, and answers of one length (few end before), greedily."""
+    draw = random.Random(seed)
+
+    def asked() -> dict[str, Any]:
+        ids = [draw.randrange(2, 4000) for _ in range(prompt)]
+        return {"prompt": ids, "max_tokens": answer, "temperature": 0}
+
+    return await _never_idle(port, asked, clients, begin, until)
+
+
+async def _never_idle(
+    port: int, asked: Callable[[], dict[str, Any]], clients: int, begin: float, until: float
+) -> list[Outcome]:
     found = []
 
     async def client() -> None:
         await asyncio.sleep(begin - time.monotonic())
         while (now := time.monotonic()) < until:
-            found.append(await ask(port, request(ids, draw), now, 600.0))
+            found.append(await ask(port, asked(), now, 600.0))
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return found
@@ -115,7 +134,8 @@ async def arriving(
 
 
 WORK: dict[str, Callable[..., Coroutine[Any, Any, list[Any]]]] = {
-    "closed": closed, "arriving": arriving, "flood": flood_clients.flood, "probe": flood_clients.probe,
+    "closed": closed, "steady": steady, "arriving": arriving,
+    "flood": flood_clients.flood, "probe": flood_clients.probe,
 }  # fmt: skip
 
 

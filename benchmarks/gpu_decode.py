@@ -192,7 +192,7 @@ def in_layers(run: Callable[[int], None], layers: int) -> None:
 
 def gpu_decode(options: Options) -> Result:
     """Steps and kernels of both shapes in all formats."""
-    result = Result("gpu-decode")
+    result = Result("gpu-decode", machine=torch.cuda.get_device_name())
     begun = perf_counter()
     bandwidth = copy_bandwidth()
     name = torch.cuda.get_device_name()

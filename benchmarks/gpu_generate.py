@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -20,6 +21,7 @@ import ingot
 from benchmarks.alike import alike
 from benchmarks.gpu_decode import SHAPES, Shape, copy_bandwidth
 from benchmarks.gpu_eager import eager_step
+from benchmarks.gpu_kept import kept
 from benchmarks.harness import PICO, Options, Result, Sample
 
 PROMPTS = ("def add(a, b):\n", "import os\n", "class Point:\n    def __init__(self")
@@ -77,6 +79,13 @@ def _measured(result: Result, what: str, unit: str, values: list[float], note: s
     return found.median
 
 
+def _beside(result: Result, what: str, ratio: Callable[[float], float]) -> None:
+    """How many times as fast as a kept peer, where a GPU of this kind has one."""
+    peer = kept("gpu-peers-llm", what)
+    if peer is not None:
+        result.add(f"beside {what}", ratio(peer), "×", note=f"kept: {peer:.4g}")
+
+
 def _case(result: Result, shape: Shape, weights: str, more: bool, bandwidth: float, pairs: int) -> None:
     of = f"{shape.name} {'bfloat16' if weights == 'same' else weights}"
     begin = perf_counter()
@@ -91,14 +100,17 @@ def _case(result: Result, shape: Shape, weights: str, more: bool, bandwidth: flo
         result.notes.append(f"{of}: {note}; weights {read / 1e9:.2f} GB")
         rates = [decoding(llm, i) for i in range(1, pairs + 1)]
         share = read * Sample.of(rates).median / bandwidth
-        _measured(result, f"{of}, prompt {PROMPT}", "tok/s", rates, f"{share:.0%} of copy; {note}")
+        rate = _measured(result, f"{of}, prompt {PROMPT}", "tok/s", rates, f"{share:.0%} of copy; {note}")
+        _beside(result, f"gpt-fast, {of}", lambda peer: rate / peer)
         first_token(llm, 0)
         found = [first_token(llm, i) * 1e3 for i in range(1, pairs + 1)]
-        _measured(result, f"{of}, first token of {LONG}", "ms", found)
+        first = _measured(result, f"{of}, first token of {LONG}", "ms", found)
+        _beside(result, f"transformers, {of}, first token of {LONG}", lambda peer: peer / first)
         if more:
             together(llm, 0)
             found = [together(llm, i) for i in range(1, min(pairs, 3) + 1)]
-            _measured(result, f"{of}, {MANY} x ({PROMPT} + {PROMPT})", "tok/s", found)
+            many = _measured(result, f"{of}, {MANY} x ({PROMPT} + {PROMPT})", "tok/s", found)
+            _beside(result, f"transformers, {of}, {MANY} x ({PROMPT} + {PROMPT})", lambda peer: many / peer)
     del llm, engine
     torch.cuda.empty_cache()
 
@@ -113,7 +125,7 @@ def _texts(result: Result) -> None:
 
 def gpu_generate(options: Options) -> Result:
     """pico-python's text, then every case."""
-    result = Result("gpu-generate")
+    result = Result("gpu-generate", machine=torch.cuda.get_device_name())
     bandwidth = copy_bandwidth()
     torch.cuda.empty_cache()
     result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")

@@ -1,7 +1,7 @@
 """The four nets in float16 on an NVIDIA GPU, batch 1 and 32, beside torch: eager in a CUDA graph, channels last.
 
-Inputs and results lie on the device. `python -m benchmarks gpu-nets`; gpu-nets-compiled adds torch.compile with
-max-autotune for ST-GCN and U-Net, which takes minutes.
+Inputs and results lie on the device. torch.compile with max-autotune takes minutes: gpu_peers.py measures it once, and
+the kept figure of a GPU of this kind stands beside ours.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 import ingot
 from benchmarks import torch_nets
+from benchmarks.gpu_kept import kept
 from benchmarks.harness import Options, Result, Sample
 
 BATCHES = (1, 32)
@@ -24,14 +25,12 @@ ACCURACY = 0.02  # of the largest number, for float16 that accumulates in float3
 BUILD_SECONDS = 20.0
 
 
-def gpu_nets(options: Options, names: Sequence[str] = tuple(torch_nets.NETS), compiled: Sequence[str] = ()) -> Result:
+def gpu_nets(options: Options) -> Result:
     """Times, differences to float32, and seconds to the first captured run."""
-    result = Result("gpu-nets")
+    result = Result("gpu-nets", machine=torch.cuda.get_device_name())
     result.notes.append(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    for name in names:
-        module = torch_nets.make(name)
-        if name == "stgcn":
-            module.adjacency /= 27  # ten blocks of sums of 54 numbers would leave float16
+    for name in torch_nets.NETS:
+        module = in_range(name, torch_nets.make(name))
         begin = perf_counter()
         spec = torch_nets.NETS[name]
         engine = ingot.build(module, (spec.inputs(2),), precision="float16", dynamic={"x": spec.dynamic}, report=False)
@@ -40,10 +39,19 @@ def gpu_nets(options: Options, names: Sequence[str] = tuple(torch_nets.NETS), co
         module = module.cuda()
         for batch in BATCHES:
             _measure(result, f"{name}, batch {batch}", session, module, spec.inputs, batch)
-            if name in compiled:
-                half = torch.compile(_half(module), mode="max-autotune")
-                _peer(result, f"{name}, batch {batch}", "torch.compile", half, spec.inputs, batch)
+            compiled = kept(f"gpu-peers-{name}", f"{name}, batch {batch}: torch.compile")
+            if compiled is not None:
+                ours = next(row.value for row in result.rows if row.what == f"{name}, batch {batch}: ingot")
+                note = f"kept: {compiled:.3g} ms"
+                result.add(f"{name}, batch {batch}: torch.compile / ingot", compiled / ours, "×", note=note)
     return result
+
+
+def in_range(name: str, module: Any) -> Any:
+    """The module with an adjacency that stays in float16: ten blocks of sums of 54 numbers would leave it."""
+    if name == "stgcn":
+        module.adjacency /= 27
+    return module
 
 
 def _measure(
@@ -66,12 +74,12 @@ def _measure(
         result.add(f"{label}: largest difference to float32", max(error, replayed), "of the largest", at_most=ACCURACY)
         ours = timed([partial(session.run, {name: x}) for x in given])
         result.add(f"{label}: ingot", ours.median, "ms", quartiles=ours.quartiles)
-        _peer(result, label, "torch eager, CUDA graph", _graphed(_half(module), given[0]), inputs, batch)
-        peer = result.rows[-1].value
-        result.add(f"{label}: torch eager, CUDA graph / ingot", peer / ours.median, "×")
+        peer(result, label, "torch eager, CUDA graph", _graphed(half(module), given[0]), inputs, batch)
+        ratio = result.rows[-1].value / ours.median
+        result.add(f"{label}: torch eager, CUDA graph / ingot", ratio, "×")
 
 
-def _half(module: Any) -> Callable[[Any], Any]:
+def half(module: Any) -> Callable[[Any], Any]:
     """The net in float16, channels last, for inputs of its own dtype."""
     half = deepcopy(module).half().to(memory_format=torch.channels_last)
     return lambda x: half(x.half().to(memory_format=torch.channels_last) if x.is_floating_point() else x)
@@ -99,9 +107,10 @@ def _graphed(work: Callable[[Any], Any], x: Any) -> Callable[[Any], Any]:
     return run
 
 
-def _peer(
-    result: Result, label: str, peer: str, work: Callable[[Any], Any], inputs: Callable[[int], Any], batch: int
+def peer(
+    result: Result, label: str, who: str, work: Callable[[Any], Any], inputs: Callable[[int], Any], batch: int
 ) -> None:
+    """Adds a peer's time, over four inputs in turn."""
     given = [inputs(batch).cuda() for _ in range(4)]
     begin = perf_counter()
     with torch.inference_mode():
@@ -110,7 +119,7 @@ def _peer(
         torch.cuda.synchronize()
         took = perf_counter() - begin
         sample = timed([partial(work, x) for x in given])
-    result.add(f"{label}: {peer}", sample.median, "ms", quartiles=sample.quartiles, note=f"ready in {took:.1f} s")
+    result.add(f"{label}: {who}", sample.median, "ms", quartiles=sample.quartiles, note=f"ready in {took:.1f} s")
 
 
 def timed(works: Sequence[Callable[[], Any]]) -> Sample:
@@ -126,7 +135,3 @@ def timed(works: Sequence[Callable[[], Any]]) -> Sample:
         times.append(float(begin.elapsed_time(end)))
     return Sample.of(times[5:])
 
-
-def gpu_nets_compiled(options: Options) -> Result:
-    """With torch.compile for the nets whose goals name it."""
-    return gpu_nets(options, ("stgcn", "unet"), ("stgcn", "unet"))

@@ -83,7 +83,7 @@ def _prompts(result: Result, pairs: int) -> None:
 
 def gpu_rows(options: Options) -> Result:
     """Products and attention of several rows."""
-    result = Result("gpu-rows")
+    result = Result("gpu-rows", machine=torch.cuda.get_device_name())
     bandwidth = copy_bandwidth()
     torch.cuda.empty_cache()
     result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")

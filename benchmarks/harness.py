@@ -92,9 +92,10 @@ class Share:
 
 @dataclass
 class Result:
-    """What one benchmark prints."""
+    """What one benchmark prints. `machine`: a GPU's name, where that is what it measures."""
 
     name: str
+    machine: str = ""
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # peers that are missing, or their versions
     shares: list[Share] = field(default_factory=list)
@@ -104,13 +105,14 @@ class Result:
 
     def json(self) -> dict[str, Any]:
         rows = [{**{k: v for k, v in asdict(r).items() if v not in (None, "")}, "met": r.met} for r in self.rows]
-        about = {"machine": machine_name(), "threads": THREADS, "notes": self.notes}
+        about = {"machine": self.machine or machine_name(), "threads": THREADS, "notes": self.notes}
         shares = {"shares": [asdict(share) for share in self.shares]} if self.shares else {}
         return {"schema": 1, "name": self.name, **about, "rows": rows, **shares}
 
     def show(self, console: Console) -> None:
         columns = ("what", "measured", "quartiles", "goal", "")
-        table = Table(*columns, title=f"{self.name} ({machine_name()})", caption="\n".join(self.notes) or None)
+        title = f"{self.name} ({self.machine or machine_name()})"
+        table = Table(*columns, title=title, caption="\n".join(self.notes) or None)
         for row in self.rows:
             low, high = row.quartiles or (None, None)
             spread = "" if low is None or high is None else f"{short(low)} … {short(high)}"

@@ -48,10 +48,11 @@ class Served:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
         command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", "--model-name", "m"]
+        threads = () if "--device" in words else ("--threads", str(options.threads))
         self._log = tempfile.NamedTemporaryFile("r")  # noqa: SIM115  (for as long as the server runs)
         with open(self._log.name, "w") as log:
             self.process = subprocess.Popen(
-                [*command, "--threads", str(options.threads), *words], stderr=log, cwd=ROOT, preexec_fn=prepared
+                [*command, *threads, *words], stderr=log, cwd=ROOT, preexec_fn=prepared
             )
         while not (line := self._log.readline()).startswith("serving "):
             if self.process.poll() is not None:
