@@ -11,6 +11,7 @@ from attacks.onnx_wire import (
     INT4,
     INT8,
     INT64,
+    UINT8,
     Graph,
     Sparse,
     field,
@@ -478,3 +479,25 @@ for _what, _nodes in {
         node("Neg", ["t2000"], ["y"])],
 }.items():  # fmt: skip
     net(35, f"{_what}, of an image of any size", _nodes, _NUMBERS, "", WAITS, inputs=[_IMAGE, _BOXES, _OF])
+
+# ------------------------------------------------------------------------------------------------ files of images
+
+_FILE, _BOMB, _U = info("x", ("N",), UINT8), b"P6 60000 60000 255\n", "unsupported"
+for _what, (_nodes, _why, _code) in {
+    "of floats": ([node("ImageDecoder", ["f"], ["y"])], "encoded must be uint8", _U),
+    "of several files": ([node("ImageDecoder", ["two"], ["y"])], "encoded must be uint8", _U),
+    "of no file": ([node("ImageDecoder", [], ["y"])], "encoded is missing", _U),
+    "in an unknown order": ([node("ImageDecoder", ["x"], ["y"], pixel_format="x" * 10**5)], "pixels must", _U),
+    "in an order of no name": ([node("ImageDecoder", ["x"], ["y"], pixel_format=2**62)], "pixel_format", _U),
+    "that is told its sizes": ([node("ImageDecoder", ["x"], ["y"], height=3)], "attribute height", _U),
+    "of a bomb that the file holds": ([node("ImageDecoder", ["bomb"], ["y"])], "", WAITS),
+    "in a loop of 2^62 rounds": ([node("Loop", ["far", "", "x"], ["y"], body=graph(
+        [node("ImageDecoder", ["a"], ["b"]), node("Identity", ["g"], ["g2"]), node("Identity", ["a"], ["a2"])],
+        [info("i", (), INT64), info("g", (), BOOL), info("a", ("N",), UINT8)], ["g2", "a2"]))], "", WAITS),
+    "repeated 2^40 times": (
+        [node("ImageDecoder", ["x"], ["image"]), node("Tile", ["image", "huge"], ["y"])], "", WAITS),
+}.items():  # fmt: skip
+    net(31, f"an image {_what}", _nodes, [
+        floats("f", 1), tensor("two", (2, 8), UINT8), ints("huge", HUGE, HUGE, 1), ints("far", HALF, dims=()),
+        tensor("bomb", (len(_BOMB),), UINT8, raw=_BOMB),
+    ], _why, _code, inputs=[_FILE], kind=UINT8)  # fmt: skip

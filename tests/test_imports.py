@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "_interrupt": set(),
     "__main__": {"_interrupt", "_lazy"},
     "ir": IR,
-    "ops": IR,
+    "ops": IR | {"_lazy"},  # packages that ingot does not require
     "functional": IR | {"ops"},
     "nn": IR | {"ops", "functional"},
     "passes": IR | {"ops", "functional"},

@@ -25,6 +25,7 @@ from ingot.ops import (
     movement,
     norm,
     order,
+    pictures,
     pool,
     product,
     recurrent,
@@ -61,6 +62,7 @@ FAMILIES = (
     recurrent,
     state_space,
     fourier,
+    pictures,
     lowering,
 )
 

@@ -22,6 +22,7 @@ from ingot.errors import (
     MemoryLimitError,
     OpError,
     ProgramError,
+    UserError,
     ValueFault,
 )
 from ingot.ir.op import Op, infer, op_from_json
@@ -165,6 +166,8 @@ class _HostCall:
             raise MemoryLimitError(f"{self.where}: there is no memory for {_shown(op, specs)}") from None
         except (*_OF_VALUES, OpError) as e:
             raise ValueFault(f"{self.where}: {_shown(op, specs)} cannot take these values: {_text(e)}") from None
+        except UserError as e:  # a package that is missing
+            raise type(e)(f"{self.where}: {_text(e)}") from None
         except Exception as e:
             raise IngotError(f"{self.where}: the reference of {_shown(op, specs)} failed: {_text(e)}") from e
 

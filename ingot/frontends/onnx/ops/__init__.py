@@ -6,6 +6,7 @@ from ingot.frontends.onnx.ops import (  # noqa: F401
     attention,
     control,
     elementwise,
+    images,
     indexing,
     linear,
     loss,
