@@ -8,7 +8,7 @@ import triton.language as tl
 from ingot.backends.cuda.kernels import after_others
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def follow(token_ids, behind, chosen, out, count, BN: tl.constexpr, DEPENDENT: tl.constexpr):
     """out[i] = chosen[behind[i]], or token_ids[i] where behind is below 0."""
     after_others(DEPENDENT)
@@ -67,7 +67,7 @@ def weigh_parts(logits, tops, temperature, sums, drawn_sums, n, stride, parts,
         tl.store(drawn_sums + row * parts + part, tl.sum(weights.to(tl.float64), axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def choose(
     logits, tops, places, sums, drawn_sums, temperature, uniform, ranked, chosen, found, n, stride, parts, rows,
     BN: tl.constexpr, BP: tl.constexpr, DRAWN: tl.constexpr, RANKED: tl.constexpr, DEPENDENT: tl.constexpr,

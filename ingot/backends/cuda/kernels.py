@@ -104,7 +104,7 @@ def product_rows(
             _multiply(w, v, values, extra, out, row, first, n, extra_stride, out_stride, BN, PAIR, EXTRA)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def product_tiles(
     x, weight, second, scales, second_scales, extra, out, rows, n, k, x_stride, extra_stride, out_stride,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAIR: tl.constexpr, SCALED: tl.constexpr,
@@ -140,7 +140,7 @@ def product_tiles(
     tl.store(out + line * out_stride + columns[:, None], sums.to(out.dtype.element_ty), mask=written)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def group_tiles(
     x, weight, second, scales, second_scales, extra, out, rows, n, k, x_stride, extra_stride, out_stride,
     BM: tl.constexpr, BN: tl.constexpr, HALF: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
@@ -289,7 +289,7 @@ def _combine(
     tl.store(place, found.to(out.dtype.element_ty), mask=used[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns", "slots"])
 def decode_attention(
     q, key, value, cos, sin, slot, state, context_len, block_table, slopes, partial, maxima, weights, arrived, out,
     scale, softcap, window, q_stride, k_stride, v_stride, out_stride, columns, slots, block_stride,
@@ -384,7 +384,7 @@ def decode_attention(
         _combine(partial, maxima, weights, out, token, kv, out_stride, HEADS, GROUP, D, GP, SPLITS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots"])
 def rotate_write(
     q, key, value, cos, sin, slot, state, out, q_stride, k_stride, v_stride, slots,
     HEADS: tl.constexpr, HB: tl.constexpr, KV: tl.constexpr, KB: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
@@ -476,7 +476,7 @@ def _attend(
     return top, total, sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "columns", "blocks"])
 def prefill_attention(
     q, state, tiles, query_start, context_len, block_table, slopes, out, tokens, scale, softcap, window, q_stride,
     columns, blocks, block_stride, HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr,

@@ -13,7 +13,7 @@ import triton.language as tl
 from ingot.backends.cuda.kernels import after_others, finish, row_of
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def planes(
     x, gain, out, back, rows, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr, DEPENDENT: tl.constexpr
 ):
@@ -70,7 +70,7 @@ def _whole4(low, middle, high):
     return high.to(tl.float32) * 65536.0 + (low + (middle << 8)).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def product_planes(
     x, back, weight, second, scales, second_scales, extra, out, partial, arrived, rows, n, extra_stride, out_stride,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, HALF: tl.constexpr,

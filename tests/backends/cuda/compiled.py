@@ -74,7 +74,7 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any]) ->
     types |= {"out": "*i8"} if kernel is plane_kernels.planes else {}
     types |= {"weight": weight, "second": weight} if weight else {}
     types |= dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(constants, "constexpr")
-    even = [n for n in names if types[n].startswith("*") or n in ("k", "n", "rows") or n.endswith("stride")]
+    even = [n for n in names if types[n].startswith("*") or n in ("k", "n") or n.endswith("stride")]
     source = ASTSource(
         kernel, {n: types[n] for n in names}, {(names.index(n),): v for n, v in constants.items()},
         {(names.index(n),): [["tt.divisibility", 16]] for n in even},
