@@ -186,6 +186,11 @@ class Device:
         return f"{self.runtime.name}:{self.name}" if self.name else self.runtime.name
 
     @property
+    def is_architecture(self) -> bool:
+        """Whether it is what kernels are compiled for, and no device of this machine."""
+        return self.name.startswith("sm_")
+
+    @property
     def limits(self) -> Limits:
         """Its target's."""
         return self.runtime.limits

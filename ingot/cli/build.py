@@ -10,10 +10,12 @@ examples:
   ingot build DIRECTORY --lora ADAPTER -o tuned.ingot        with a LoRA adapter in its weights: docs/lora.md
   ingot build net.onnx --weights int8 --activations int8 --data calib.npz --report q.svg    docs/quantization.md
   ingot build net.onnx --weights int8 --activations int8 --data calib.npz --tune 30         measures what pays
+  ingot build models/pico-python -o pico.ingot --device cuda:sm_90     kernels for GPUs elsewhere too: docs/devices.md
 
 The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
 torch is installed, an .onnx file with ONNX Runtime. --no-report leaves all of this out. Sizes that runs may choose are
-those that the file was exported with."""
+those that the file was exported with. With --device cuda:sm_90 (sm_80, sm_86, sm_89, sm_90, sm_100, sm_120) the engine
+is the same file, and OUTPUT.cuda has the compiled kernels that it launches on such a GPU; no GPU is needed for that."""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from typing import Any
 from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, phases, printable, size
-from ingot.cli.source import check_output, check_target, default_name, progress_bar
+from ingot.cli.source import check_output, default_name, progress_bar
 from ingot.errors import UserError
 
 
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="the engine (default: SOURCE's name with .ingot)")
     options.add_formats(parser)
     options.add_lora(parser)
+    options.add_sizes(parser)
     parser.add_argument("--weights-from", choices=("random",), help="random weights: config.json alone will do")
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from (default: 0)")
     parser.add_argument("--no-report", action="store_true", help="compare neither with float32 nor the source")
@@ -68,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot build`."""
-    check_target(args.device, "engines are built")
+    device = _device(args)
     if args.output is None and _lazy.load("ingot.source:is_engine")(args.source):
         _lazy.load("ingot.engine.session:load")(args.source)  # what is no engine is said to be what it is
         raise UserError(f"{args.source} is an engine already: name the file of the other one, -o FILE")
@@ -88,9 +91,13 @@ def run(args: argparse.Namespace, out: Output) -> None:
             **options.lora_words(args),
             **words,
         )  # fmt: skip
-    begin = perf_counter()
-    written = engine.save(path)
-    seconds = {**engine.seconds, "write": perf_counter() - begin}
+        begin = perf_counter()
+        written = engine.save(path)
+        seconds = {**engine.seconds, "write": perf_counter() - begin}
+        kernels = None
+        if device is not None:
+            kernels = _lazy.load("ingot.builder.kernels:beside")(engine, path, device, args.size, progress)
+            seconds["kernels"] = kernels.seconds
     out.note(phases(seconds))
     out.left_out(engine.config.get("left_out", ()))
     for words in engine.config.get("converted", ()):
@@ -111,15 +118,37 @@ def run(args: argparse.Namespace, out: Output) -> None:
     if engine.report is not None:
         out.text(str(engine.report) + "\n")
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")
+    if kernels is not None:
+        _say_kernels(kernels, device, out)
     out.result(
         {
             "path": path,
             "bytes": written,
             "seconds": {phase: round(value, 4) for phase, value in seconds.items()},
             "accuracy": engine.report.json() if engine.report is not None else None,
+            **({} if kernels is None else {"kernels": kernels.json()}),
             **(engine.summary.json() if engine.summary is not None else {}),
         }
     )
+
+
+def _device(args: argparse.Namespace) -> Any:
+    """What kernels are compiled for beside the engine; None where that is built alone. Raises UserError."""
+    if args.device in (None, _lazy.load("ingot.backends.device:DEFAULT")):
+        if args.size:
+            raise UserError("--size says at which sizes kernels are compiled: give --device cuda:sm_90 with it")
+        return None
+    device = _lazy.load("ingot.backends.device:device_of")(args.device)
+    _lazy.load("ingot.builder.kernels:check")(device)
+    return device
+
+
+def _say_kernels(kernels: Any, device: Any, out: Output) -> None:
+    there = f", {kernels.kernels - kernels.compiled} of them were there" if kernels.compiled < kernels.kernels else ""
+    out.text(f"{kernels.folder}: {kernels.kernels} kernels for {device} in {kernels.seconds:.1f} s, "
+             f"{size(kernels.bytes)}{there}; run with --kernels {kernels.folder}")  # fmt: skip
+    for entry, why in kernels.left_out.items():
+        out.note(f"kernels of {entry}: some are compiled where it runs, for only a run shows its sizes ({why})")
 
 
 def printable_lines(value: object) -> str:

@@ -72,6 +72,7 @@ def _settle(stream: TextIO) -> None:
 def _ended(args: argparse.Namespace, out: Output) -> int:
     """Runs the command; its exit code."""
     try:
+        options.use_kernels(args)
         return args.run(args, out) or 0
     except KeyboardInterrupt:
         return _interrupted(out)

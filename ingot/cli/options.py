@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from typing import Any
 
@@ -48,11 +49,27 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_kernels(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """A folder of compiled kernels."""
+    parser.add_argument(
+        "--kernels", metavar="DIR",
+        help="compiled kernels for the GPU, as `ingot build --device cuda:sm_90` leaves them beside an engine. They "
+        "are code: name a folder that you trust (default: INGOT_KERNELS, or none: they are compiled here)",
+    )  # fmt: skip
+
+
+def use_kernels(args: argparse.Namespace) -> None:
+    """Tells this process, and those that it starts, what `add_kernels` has read."""
+    if getattr(args, "kernels", None) is not None:
+        os.environ["INGOT_KERNELS"] = args.kernels
+
+
 def add_model(parser: argparse.ArgumentParser, source: str = MODEL) -> None:
     """A language model to run, and how. source: what SOURCE may be."""
     parser.add_argument("source", metavar="SOURCE", help=source)
     add_formats(parser)
     group = parser.add_argument_group("resources")
+    add_kernels(group)
     group.add_argument("--threads", type=positive, metavar="N", help=THREADS)
     group.add_argument(
         "--context",

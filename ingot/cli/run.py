@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_inputs(parser)
     parser.add_argument("-o", "--output", metavar="FILE.npz|DIR", help="write results there, one alone to FILE.npy too")
     options.add_formats(parser)
+    options.add_kernels(parser)
     parser.add_argument("--threads", type=options.positive, metavar="N", help=options.THREADS)
 
 

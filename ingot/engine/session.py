@@ -296,12 +296,19 @@ class Engine:
         return {name: self.tensor(tensor).tobytes() for name, tensor in self.header["files"].items()}
 
     def save(self, path: str | os.PathLike[str]) -> int:
-        """Writes the engine file (beside `path`, then renamed) and returns its bytes. Equal engines are equal files."""
+        """Writes the engine file (beside `path`, then renamed) and returns its bytes. Equal engines are equal files.
+
+        Of an engine that was built for GPUs elsewhere, device="cuda:sm_90", the kernels that it launches there are
+        compiled too, into the folder PATH.cuda (docs/devices.md).
+        """
         known = self.header["weights"]
         names = [*self._specs, *sorted(known.keys() - self._specs.keys())]  # in the order in which programs read them
         tensors = {name: self.tensor(name) for name in names}
         weights = {n: {**known[n], "hash": file.digests(tensors[n])} for n in names}
-        return file.write(path, {**self.header, "weights": weights}, tensors)
+        written = file.write(path, {**self.header, "weights": weights}, tensors)
+        if self.device.is_architecture:
+            _lazy.load("ingot.builder.kernels:beside")(self, path)
+        return written
 
     def session(
         self, threads: int | None = None, *, entry: str = "main", kv_blocks: int = 0, kv_block_size: int = 16,

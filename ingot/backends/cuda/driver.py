@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ingot import _lazy
 from ingot.backends.device import Opening, program_of, with_bodies
-from ingot.errors import MemoryLimitError
+from ingot.errors import MemoryLimitError, UserError
 
 MODULE = Path("/proc/driver/nvidia/version")
 # What cuInit answers where nothing can run, and what to do.
@@ -26,6 +27,50 @@ STARTS = {
          "the driver again",
 }  # fmt: skip
 FORMS = (("int8", 8.5), ("int4-g128", 4.3))  # of --weights, and bits of a weight with its scales
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """GPUs of one compute capability, for which kernels are compiled where none of them is.
+
+    number: 90 for 9.0. shared: bytes of memory that the threads of a program share, at most. multiprocessors: of the
+    GPUs that there are, for some kernels are cut by it.
+    """
+
+    number: int
+    shared: int
+    multiprocessors: tuple[int, ...]
+
+    @property
+    def word(self) -> str:
+        """As it is written: sm_90."""
+        return f"sm_{self.number}"
+
+
+ARCHITECTURES = {
+    found.word: found
+    for found in (
+        Architecture(80, 166912, (108,)),  # A100
+        Architecture(86, 101376, (84, 82, 72)),  # A40, RTX 3090, A10
+        Architecture(89, 101376, (142, 128, 58)),  # L40, RTX 4090, L4
+        Architecture(90, 232448, (132, 114)),  # H100 and H200, H100 PCIe
+        Architecture(100, 232448, (148,)),  # B200
+        Architecture(120, 101376, (188, 170)),  # RTX PRO 6000, RTX 5090
+    )
+}
+
+
+def architecture(word: str) -> Architecture:
+    """Of a word such as sm_90, or of a GPU of this machine by its number. Raises UserError for one that is not known.
+    """
+    if word.isdecimal():
+        found = _lazy.load("torch").cuda.get_device_properties(int(word))
+        return Architecture(
+            10 * found.major + found.minor, found.shared_memory_per_block_optin, (found.multi_processor_count,)
+        )
+    if word not in ARCHITECTURES:
+        raise UserError(f"device 'cuda:{word}': kernels are compiled for {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[word]
 
 
 @dataclass(frozen=True)

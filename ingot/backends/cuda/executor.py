@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ingot import _lazy, dtypes
-from ingot.backends.cuda.choice import WORDS, Chooser, kind_of, tokens_of
-from ingot.backends.cuda.driver import driver, require_room, why_not
+from ingot.backends.cuda.choice import WORDS, Chooser, Kind, kind_of, tokens_of
+from ingot.backends.cuda.driver import architecture, driver, require_room, why_not
 from ingot.backends.cuda.faults import BY_INTEGERS, faulty
 from ingot.backends.cuda.launch import (
     TILE_ROWS,
@@ -52,10 +52,16 @@ _NONE = np.zeros(0, np.int64)
 
 
 def resolve(name: str) -> str:
-    """The number of a GPU ("" is the first). Raises UserError where there is none, or one that is too old."""
+    """The number of a GPU ("" is the first), or an architecture to build for, such as sm_90, as it is.
+
+    Raises UserError where there is no such GPU, for one that is too old, and for an architecture that is not known.
+    """
+    if name.startswith("sm_"):
+        return architecture(name).word
     torch = package()
     if name and not name.isdecimal():
-        raise UserError(f"device 'cuda:{name}': write cuda or cuda:N, N the number of a GPU")
+        raise UserError(f"device 'cuda:{name}': write cuda or cuda:N, N the number of a GPU; or, to build for GPUs "
+                        "elsewhere, cuda:sm_90")  # fmt: skip
     try:
         number = torch_device(f"cuda:{name or 0}").removeprefix("cuda:")
     except UserError as e:
@@ -75,9 +81,14 @@ def available(name: str) -> int | None:
 
 
 def open_session(opening: Opening) -> TorchExecutor:
-    """A session on a GPU. Raises UserError for an engine that cannot run there, MemoryLimitError."""
+    """A session on a GPU. Raises UserError for an engine that cannot run there, FileError, MemoryLimitError."""
+    if not opening.device.isdecimal():
+        raise UserError(f"cuda:{opening.device} is what engines are built for: run them on cuda or cuda:N")
     torch = package()
-    return open_on(torch, torch.device("cuda", int(opening.device)), opening)
+    device = torch.device("cuda", int(opening.device))
+    major, minor = torch.cuda.get_device_capability(device)
+    _lazy.load("ingot.backends.cuda.kernel_files:prepare")(10 * major + minor)
+    return open_on(torch, device, opening)
 
 
 def open_on(torch: Any, device: Any, opening: Opening) -> TorchExecutor:
@@ -170,7 +181,9 @@ class CudaExecutor(TorchExecutor):
     def __init__(self, torch: Any, device: Any, made: Arranged, opening: Opening) -> None:
         super().__init__(torch, device, made.loaded, opening)
         self._made = made
-        self._launcher = Launcher(torch, _dependent(torch, device))
+        self._launcher = Launcher(torch)
+        if self._launcher.native:  # a kernel can be started while the one before it still runs
+            self._launcher.dependent = torch.cuda.get_device_capability(device) >= (9, 0)
         self._chooser = Chooser(torch, device, self._launcher)
         self._transfer = Transfer(torch, device)
         self._graphs = Graphs(torch)
@@ -186,6 +199,24 @@ class CudaExecutor(TorchExecutor):
         self._foreseen = foreseen and bool(attentions)
         self._decodes &= foreseen
         self._groups = sorted({_group(found) for found in attentions})
+
+    def trace(self, shapes: Mapping[str, tuple[int, ...]], kinds: Sequence[Kind] = ()) -> None:
+        """Makes the calls of a run with inputs of these shapes, and those that choose its tokens, for somebody who
+        looks at what is launched: the inputs hold nothing. A step of one row a request is as it is captured.
+        """
+        torch, device = self._torch, self._device
+        sizes = self._sizes({v.name: np.empty(shapes[v.name], np.int32) for v in self._network.inputs})
+        rows, requests = shapes["token_ids"][0], shapes["context_len"][0]
+        with self._alone():
+            found = {name: torch.empty(shape, dtype=torch.int32, device=device) for name, shape in shapes.items()}
+            found["token_ids"] = self._chooser.follow(found["token_ids"], torch.empty_like(found["token_ids"]))
+            given = {v: found[v.name] for v in self._network.inputs}
+            tiles = {g: torch.empty((1, 2), dtype=torch.int32, device=device) for g in self._groups}
+            outputs = self._calls(given, sizes, None, None, None if rows == requests else tiles)
+            logits = outputs.get("logits", ())
+            words = {n: torch.empty(len(logits), dtype=getattr(torch, d), device=device) for n, d in WORDS.items()}
+            for kind in kinds if len(logits) else ():
+                self._chooser.choose(logits, words, kind)
 
     # ------------------------------------------------------------------------------------------------------------ runs
     def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
@@ -289,7 +320,7 @@ class CudaExecutor(TorchExecutor):
         rows = self._step_rows(feeds) if self._captures else 0
         if not rows:
             return None
-        columns = _columns(feeds["block_table"].shape[1])
+        columns = columns_of(feeds["block_table"].shape[1])
         if (rows, columns) not in self._steps:
             try:
                 self._steps[rows, columns] = self._capture(rows, columns)
@@ -492,7 +523,7 @@ def _group(found: Attention) -> int:
     return int(heads // kv)
 
 
-def _columns(width: int) -> int:
+def columns_of(width: int) -> int:
     """How wide the block table of a captured step is: few widths, for each is captured by itself."""
     columns = 64
     while columns < width:
@@ -508,11 +539,6 @@ def _rows_of(torch: Any, logits: Any, rows: Sequence[int]) -> Any:
     if list(rows) == list(range(first, first + count)):
         return logits[first : first + count]
     return torch.stack([logits[row] for row in rows])
-
-
-def _dependent(torch: Any, device: Any) -> bool:
-    """Whether a kernel can be started while the one before it still runs."""
-    return bool(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0))
 
 
 def _checks(network: Network) -> tuple[list[Node], set[Node], bool]:

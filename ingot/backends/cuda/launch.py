@@ -150,6 +150,11 @@ class Launcher:
     _zeros: dict[int, Any] = field(default_factory=dict)
 
     @cached_property
+    def native(self) -> bool:
+        """Whether kernels are compiled; Triton's interpreter takes no instructions of a GPU."""
+        return not _lazy.load("triton").knobs.runtime.interpret
+
+    @cached_property
     def kernels(self) -> Any:
         """The module of kernels."""
         return _lazy.load("ingot.backends.cuda.kernels")
@@ -230,7 +235,7 @@ class Launcher:
         self.integer_kernels.product_integers[(min(-(-n // block.rows), self.multiprocessors * block.resident),)](
             x, gain, words[0], *_or(x, words[1], weight.scales, weight.second_scales, extra), out, n, *numbers,
             ROWS=rows, R=power(rows), K=k, BN=block.rows, CHUNKS=block.chunks, PARTS=-(-line // block.chunks),
-            HALF=weight.group // 2, NATIVE=x.is_cuda, num_warps=block.warps,
+            HALF=weight.group // 2, NATIVE=self.native, num_warps=block.warps,
             **flags, **self.options,
         )  # fmt: skip
 
@@ -309,7 +314,7 @@ class Launcher:
             found, back, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out, partial,
             self.zeros(blocks, x.device), rows, n, stride, out.stride(0), K=k, BM=high, BN=tile.outputs,
             BK=step_of(weight), SPLITS=tile.splits, HALF=weight.group // 2, PAIR=weight.second is not None,
-            EXTRA=extra is not None, NATIVE=x.is_cuda, STAGES=tile.stages, DEPENDENT=self.dependent,
+            EXTRA=extra is not None, NATIVE=self.native, STAGES=tile.stages, DEPENDENT=self.dependent,
             num_warps=tile.warps, **self.options,
         )  # fmt: skip
 

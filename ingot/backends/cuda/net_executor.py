@@ -129,6 +129,19 @@ class NetExecutor(TorchExecutor):
                 check(found.nodes, to_array(self._torch, found.flags))
         return items
 
+    def trace(self, sizes: Mapping[str, int]) -> None:
+        """Makes the calls of a run at these sizes, in every way that there is, for somebody who looks at what is
+        launched: the inputs hold nothing.
+        """
+        torch = self._torch
+        with self._alone(), self._there():
+            tensors = self._loaded.tensors | self._states
+            for value in self._network.inputs:
+                dtype = getattr(torch, value.dtype.name)
+                tensors[value] = torch.empty(value.spec.evaluate(sizes), dtype=dtype, device=self._device)
+            self._forms.traces = True
+            self._calls(self._made.calls, tensors, dict(sizes), {})
+
     def _there(self) -> AbstractContextManager[Any]:
         """Where kernels are launched."""
         there: AbstractContextManager[Any] = self._torch.cuda.device(self._device) if self._on_gpu else nullcontext()

@@ -1,0 +1,284 @@
+"""Compiles what an engine launches on GPUs of an architecture, where none of them is: into files that travel with it.
+
+The engine's own executors run, on torch's device meta, whose tensors have shapes and strides and no numbers. Triton's
+hook sees each kernel that is about to be compiled, notes it, and nothing is launched. So what is compiled here has the
+key that a run looks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+from ingot import _lazy
+from ingot.backends.cuda.choice import Kind
+from ingot.backends.cuda.driver import Architecture
+from ingot.backends.cuda.executor import CudaExecutor, arranged, columns_of
+from ingot.backends.cuda.kernel_files import SUFFIX, Kernel, Source, read
+from ingot.backends.cuda.launch import EXPANDED_ROWS, ROWS, TILE_ROWS, power
+from ingot.backends.cuda.net_calls import net_program
+from ingot.backends.cuda.net_executor import NetExecutor
+from ingot.backends.cuda.net_forms import prepared
+from ingot.backends.cuda.net_target import NET
+from ingot.backends.cuda.steps import MOST_ROWS
+from ingot.backends.device import CUDA, Opening
+from ingot.backends.torch_executor import Loaded, lowered
+from ingot.backends.torch_target import TORCH
+from ingot.errors import FileError, IngotError, UserError
+from ingot.ir import Network
+from ingot.progress import Progress
+
+PHASE = "kernels"
+BLOCKS = 64  # of the cache of a language model whose launches are looked at
+CHOICES = (Kind.GREEDY, Kind.DRAWN, Kind.TOP)  # RANKED launches what TOP does
+
+
+@dataclass
+class Built:
+    """What was made: `kernels` in `folder`, of them `compiled` now, the others were there. left_out: entries of the
+    engine whose launches cannot be foreseen, and why."""
+
+    folder: Path
+    kernels: int = 0
+    compiled: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """As --json shows it."""
+        return {"folder": str(self.folder), "kernels": self.kernels, "compiled": self.compiled, "bytes": self.bytes,
+                "seconds": round(self.seconds, 3), "left_out": self.left_out}  # fmt: skip
+
+
+def folder_of(path: str | os.PathLike[str]) -> Path:
+    """The folder of an engine file's kernels, beside it."""
+    return Path(f"{os.fspath(path)}.cuda")
+
+
+def build_kernels(
+    engine: Any, wanted: Architecture, folder: Path, progress: Progress, sizes: Callable[[int], Mapping[str, int]]
+) -> Built:
+    """Compiles what the engine launches into a folder. What is there already stays.
+
+    sizes: of a net's dims, where sizes that nobody has chosen are as given.
+
+    Raises UserError where Triton only interprets, FileError, and what opening the engine raises.
+    """
+    if knobs.runtime.interpret:
+        raise UserError("TRITON_INTERPRET is set, so nothing is compiled: unset it")
+    begin = perf_counter()
+    built = Built(folder)
+    sources = _launched(engine, wanted, built, sizes)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise FileError(f"{folder} cannot be written: {e.strerror}") from None
+    progress(PHASE, 0, len(sources))
+    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), max(1, len(sources)))) as pool:
+        waiting = [pool.submit(_made, key, source, folder) for key, source in sources.items()]
+        try:
+            for number, done in enumerate(as_completed(waiting)):
+                nbytes, compiled = done.result()
+                built.kernels += 1
+                built.bytes += nbytes
+                built.compiled += compiled
+                progress(PHASE, number + 1, len(sources))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    built.seconds = perf_counter() - begin
+    return built
+
+
+def _made(key: str, source: Source, folder: Path) -> tuple[int, bool]:
+    """Bytes of a kernel's file, and whether it was compiled for it."""
+    path = folder / f"{key}{SUFFIX}"
+    if path.is_file():
+        try:
+            read(path)
+            return path.stat().st_size, False
+        except FileError:
+            path.unlink()  # damaged: it is made again
+    made = triton.compile(source.source, target=source.target, options=source.options.__dict__)
+    (metadata,) = (Path(p) for p in made.metadata_group.values() if p.endswith(".json") and "__grp__" not in p)
+    said = json.dumps(json.loads(metadata.read_text()))  # one line
+    kernel = Kernel(key, source.name, source.target.arch, triton.__version__, said, made.asm["cubin"])
+    return kernel.write(folder), True
+
+
+# -------------------------------------------------------------------------------------------------- what is launched
+
+
+def _launched(
+    engine: Any, wanted: Architecture, built: Built, sizes: Callable[[int], Mapping[str, int]]
+) -> dict[str, Source]:
+    """Every kernel that runs of the engine compile, by its key."""
+    torch = _lazy.optional("torch", "device cuda", "ingot[cuda]")
+    found: dict[str, Source] = {}
+    for multiprocessors in wanted.multiprocessors:
+        for entry in engine.entries:
+            with _imagined(torch, wanted, multiprocessors, found) as there:
+                try:
+                    _trace(there, engine, entry, sizes)
+                except (RuntimeError, NotImplementedError) as e:  # sizes that only numbers show
+                    if isinstance(e, IngotError):
+                        raise
+                    built.left_out[entry] = str(e).strip().splitlines()[0][:200]
+    return found
+
+
+def _trace(torch: Any, engine: Any, entry: str, sizes: Callable[[int], Mapping[str, int]]) -> None:
+    device = torch.device("meta")
+    net = engine.kind != "llm"
+    _, network = lowered(engine.header, engine.external, entry, NET if net else TORCH)
+    loaded = _loaded(torch, network, device)
+    opening = Opening(engine.header, engine.tensor, None, entry, None, BLOCKS, CUDA.limits.block_size, "0", {},
+                      engine.external)  # fmt: skip
+    if net:
+        executor = NetExecutor(torch, device, prepared(torch, loaded, net_program(network)), opening)
+        seen: list[Mapping[str, int]] = []
+        for usual in (1, 2, 32):
+            if (chosen := sizes(usual)) not in seen:
+                seen.append(chosen)
+                executor.trace(chosen)
+        return
+    steps = CudaExecutor(torch, device, arranged(torch, loaded), opening)
+    for shapes in _steps(network, engine.config["context_length"]):
+        steps.trace(shapes, CHOICES)
+
+
+def _loaded(torch: Any, network: Network, device: Any) -> Loaded:
+    """A network with tensors that hold nothing in the place of what is stored."""
+    tensors = {}
+    for value in (*network.parameters, *network.constants):
+        dtype = value.dtype
+        name = dtype.name if dtype.bits >= 8 else "int8" if dtype.kind == "int" else "uint8"
+        tensors[value] = torch.empty(value.spec.evaluate({}), dtype=getattr(torch, name), device=device)
+    return Loaded(network, tensors, 0)
+
+
+def _steps(network: Network, context: int) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Shapes of steps, of which each launches something that others do not: one row a request, in each padded number
+    of rows and width of the table; prompts, by how kernels take their rows, and by their rows of logits."""
+    wide = columns_of(-(-context // CUDA.limits.block_size))
+    rows = [1 << i for i in range(power(MOST_ROWS).bit_length())]
+    few = [*range(1, ROWS + 1), *(n + 1 for n in rows if ROWS <= n < MOST_ROWS)]
+    columns = 64
+    while columns <= wide:
+        for count in rows:
+            yield _shapes(network, count, count, columns, count)
+        columns *= 8
+    for count in (*few, TILE_ROWS + 1, EXPANDED_ROWS + 1):
+        yield _shapes(network, max(count, 2), 1, 2, 1)
+    for count in few[1:]:
+        yield _shapes(network, TILE_ROWS + 1, 1, 2, count)
+
+
+def _shapes(network: Network, tokens: int, requests: int, columns: int, logits: int) -> dict[str, tuple[int, ...]]:
+    known = {"query_start": (requests + 1,), "context_len": (requests,), "block_table": (requests, columns),
+             "logit_rows": (logits,), "hidden_rows": (0,)}  # fmt: skip
+    return {v.name: known.get(v.name, (tokens,)) for v in network.inputs}
+
+
+# --------------------------------------------------------------------------------------------- a GPU that is not there
+
+
+@contextmanager
+def _imagined(
+    torch: Any, wanted: Architecture, multiprocessors: int, found: dict[str, Source]
+) -> Iterator[Any]:
+    """torch as it would be with such a GPU, for this thread: nothing is launched, and what would be is noted."""
+    here, target = threading.get_ident(), GPUTarget("cuda", wanted.number, 32)
+    before, hook = driver.active if driver._active is not None else None, knobs.runtime.jit_cache_hook
+
+    met: set[tuple[Any, str]] = set()
+
+    def note(**asked: Any) -> bool:
+        if threading.get_ident() != here:
+            return bool(hook(**asked)) if hook is not None else False
+        jitted, key = asked["fn"].jit_function, asked["key"]
+        if (jitted, key) in met:
+            return True
+        met.add((jitted, key))
+        source = Source.of(jitted, asked["compile"], target)
+        found.setdefault(source.key, source)
+        return True  # nothing is compiled and nothing launched
+
+    with ExitStack() as stack:
+        knobs.runtime.jit_cache_hook = note
+        stack.callback(setattr, knobs.runtime, "jit_cache_hook", hook)
+        driver.set_active(_Driver(before, here, target, f"{wanted.word} {multiprocessors}"))
+        stack.callback(setattr, driver, "_active", before)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_functions(torch))
+        yield _Torch(torch, wanted, multiprocessors)
+
+
+class _Torch:
+    """torch, but for what it says of GPUs."""
+
+    def __init__(self, torch: Any, wanted: Architecture, multiprocessors: int) -> None:
+        self._torch = torch
+        said = SimpleNamespace(
+            multi_processor_count=multiprocessors, shared_memory_per_block_optin=wanted.shared,
+            major=wanted.number // 10, minor=wanted.number % 10,
+        )  # fmt: skip
+        self.cuda = SimpleNamespace(
+            is_available=lambda: True, current_device=lambda: 0, get_device_properties=lambda device: said,
+            get_device_capability=lambda device: (said.major, said.minor), device=lambda device: nullcontext(),
+        )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+
+class _Driver:
+    """Triton's driver of a GPU that is not there, for one thread. device: what Triton keeps its functions by."""
+
+    def __init__(self, real: Any, thread: int, target: Any, device: str) -> None:
+        self._real = real
+        self._thread = thread
+        self._said = {"get_current_target": target, "get_current_device": device, "get_current_stream": 0}
+
+    def __getattr__(self, name: str) -> Any:
+        if threading.get_ident() != self._thread:
+            return getattr(self._real or driver.default, name)
+        return lambda *args: self._said[name]
+
+
+def _functions(torch: Any) -> Any:
+    """Functions of torch whose results lie otherwise in a GPU's memory."""
+    overrides, functional = _lazy.load("torch.overrides"), torch.nn.functional
+
+    def convolution(x: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:
+        y = functional.conv2d(x, weight, *args, **kwargs)
+        last = x.dtype in (torch.float16, torch.bfloat16)  # cuDNN's results lie as its operands do
+        return y.contiguous(memory_format=torch.channels_last) if last else y
+
+    def attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
+        shape = (q.shape[0], q.shape[2], q.shape[1], v.shape[3])  # heads lie inside
+        return torch.empty(shape, dtype=q.dtype, device=q.device).transpose(1, 2)
+
+    instead = {functional.conv2d: convolution, functional.scaled_dot_product_attention: attention}
+
+    class Functions(overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return instead.get(func, func)(*args, **(kwargs or {}))
+
+    return Functions()
+
