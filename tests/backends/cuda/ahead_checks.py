@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,12 @@ def on_gpu(place: Path) -> dict[str, Any]:
     return {"compiled": counted.names, "had": counted.had, "INGOT_KERNELS": os.environ.get("INGOT_KERNELS", "")}
 
 
+def keys(place: Path) -> dict[str, Any]:
+    """What travels has the same keys on every machine, in every Python: theirs, for a look at two of them."""
+    found = [source.key for engine in (net(), model(place / "model")) for source in launched(engine)]
+    return {"keys": len(found), "all": sha256("".join(sorted(found)).encode()).hexdigest(), "python": sys.version}
+
+
 if __name__ == "__main__":
-    what = {"checks": checks, "gpu": on_gpu}[sys.argv[1]]
+    what = {"checks": checks, "gpu": on_gpu, "keys": keys}[sys.argv[1]]
     json.dump(what(Path(sys.argv[2])), sys.stdout)
