@@ -81,7 +81,7 @@ def _measured(result: Result, what: str, unit: str, values: list[float], note: s
 
 def _beside(result: Result, what: str, ratio: Callable[[float], float]) -> None:
     """How many times as fast as a kept peer, where a GPU of this kind has one."""
-    peer = kept("gpu-peers-llm", what)
+    peer = kept(what)
     if peer is not None:
         result.add(f"beside {what}", ratio(peer), "×", note=f"kept: {peer:.4g}")
 

@@ -39,7 +39,7 @@ def gpu_nets(options: Options) -> Result:
         module = module.cuda()
         for batch in BATCHES:
             _measure(result, f"{name}, batch {batch}", session, module, spec.inputs, batch)
-            compiled = kept(f"gpu-peers-{name}", f"{name}, batch {batch}: torch.compile")
+            compiled = kept(f"{name}, batch {batch}: torch.compile")
             if compiled is not None:
                 ours = next(row.value for row in result.rows if row.what == f"{name}, batch {batch}: ingot")
                 note = f"kept: {compiled:.3g} ms"

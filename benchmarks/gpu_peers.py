@@ -1,7 +1,7 @@
 """The peers on an NVIDIA GPU that compile for minutes, measured once and kept: the other gpu benchmarks read these.
 
-`python -m benchmarks gpu-peers-llm --keep` and `gpu-peers-stgcn`, `-unet`, `-resnet50`, `-bert` write a file of
-benchmarks/measured/ for that GPU, with the date, the versions and its copy bandwidth.
+`python -m benchmarks gpu-peers-NAME --keep` adds each to a file of benchmarks/measured/ for that GPU, with the date,
+the versions and its copy bandwidth.
 
 gpt-fast is read from the folder that INGOT_BENCH_GPT_FAST names, as it is; random weights of the true shapes.
 """
@@ -28,6 +28,7 @@ from benchmarks.harness import Options, Result, Sample, repeated
 GPT_FAST = "INGOT_BENCH_GPT_FAST"
 PROMPT, TOKENS, MANY, LONG = 128, 200, 64, 4096
 CLIENTS, SERVED_PROMPT, SERVED_ANSWER = 128, 512, 128  # as gpu-serve has them
+GPT_FAST_CASES = ((SHAPES[0], "bfloat16"), (SHAPES[0], "int8"), (SHAPES[1], "bfloat16"))
 WAVES = 4  # of that many requests each
 
 
@@ -42,6 +43,15 @@ def started(name: str) -> Result:
     return result
 
 
+def peers() -> dict[str, Callable[[Options], Result]]:
+    """All benchmarks of this file by name: each ends within minutes, and is kept by itself."""
+    return {
+        "gpu-peers-transformers": gpu_peers_transformers,
+        **{f"gpu-peers-{_gpt_fast_name(*case)}": gpu_peers_gpt_fast(*case) for case in GPT_FAST_CASES},
+        **{f"gpu-peers-{name}": gpu_peers_net(name) for name in torch_nets.NETS},
+    }
+
+
 def emptied() -> None:
     """Gives memory and compiled code back, so that the next peer finds the GPU as a first one would."""
     torch._dynamo.reset()
@@ -54,17 +64,28 @@ def _added(result: Result, what: str, sample: Sample, unit: str, note: str = "")
     print(f"{what}: {sample.median:.4g} {unit} {note}", file=sys.stderr, flush=True)
 
 
-def gpu_peers_llm(options: Options) -> Result:
-    """gpt-fast and transformers at the shapes of Llama."""
-    result = started("gpu-peers-llm")
-    folder = os.environ.get(GPT_FAST)
-    if folder is None:
-        result.notes.append(f"gpt-fast is missing: {GPT_FAST} names no folder that has it (benchmarks/README.md)")
-    else:
+def gpu_peers_gpt_fast(shape: Shape, weights: str) -> Callable[[Options], Result]:
+    """The benchmark of gpt-fast at one shape, one sequence. It raises SystemExit where gpt-fast is missing."""
+
+    def run(options: Options) -> Result:
+        folder = os.environ.get(GPT_FAST)
+        if folder is None:
+            raise SystemExit(f"gpt-fast is missing: {GPT_FAST} names no folder that has it (benchmarks/README.md)")
+        result = started(f"gpu-peers-{_gpt_fast_name(shape, weights)}")
         sys.path.insert(0, folder)
-        for shape, weights in ((SHAPES[0], "bfloat16"), (SHAPES[0], "int8"), (SHAPES[1], "bfloat16")):
-            _gpt_fast(result, shape, weights, options.pairs)
-            emptied()
+        _gpt_fast(result, shape, weights, options.pairs)
+        return result
+
+    return run
+
+
+def _gpt_fast_name(shape: Shape, weights: str) -> str:
+    return f"gpt-fast-{shape.name.rpartition('-')[2].lower()}-{weights}"
+
+
+def gpu_peers_transformers(options: Options) -> Result:
+    """transformers at the shape of Llama-3-8B: its generate, and its continuous batching."""
+    result = started("gpu-peers-transformers")
     _transformers(result, SHAPES[0], options.pairs)
     return result
 
@@ -112,11 +133,10 @@ def _gpt_fast(result: Result, shape: Shape, weights: str, pairs: int) -> None:
         decoded(5)
         ready = perf_counter() - begin
         sample = repeated(lambda: decoded(TOKENS), pairs)
-    _added(result, f"gpt-fast, {shape.name} {weights}", sample, "tok/s", f"compiled in {ready:.0f} s")
+    _added(result, f"gpt-fast, {shape.name} {weights}", sample, "tok/s", f"ready in {ready:.0f} s")
 
 
 def _transformers(result: Result, shape: Shape, pairs: int) -> None:
-    """Its generate, and its continuous batching."""
     config = transformers.LlamaConfig(
         vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.inner,
         num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv,

@@ -55,7 +55,7 @@ def gpu_serve(options: Options) -> Result:
         low, middle, high = (1e3 * value for value in _percentiles(values))
         result.add(f"{what}, median", middle, "ms", note=f"p1 {low:.3g}, p99 {high:.3g}")
     what = f"transformers continuous batching, 8B bfloat16, {CLIENTS} x ({SERVED_PROMPT} + {SERVED_ANSWER})"
-    peer = kept("gpu-peers-llm", what)
+    peer = kept(what)
     if peer is not None:
         result.add("ingot serve / transformers", rate / peer, "×", at_least=GOAL, note=f"kept: {peer:,.0f} tok/s")
     return result
