@@ -165,6 +165,12 @@ class MemoryLimitError(IngotError, MemoryError):
     code = "memory"
 
 
+class DeviceError(IngotError):
+    """A device has failed or is gone: this process computes nothing there any more."""
+
+    code = "device"
+
+
 class BusyError(UserError, RuntimeError):
     """A session runs one call at a time and one is under way."""
 
@@ -183,7 +189,7 @@ BY_CODE: dict[str, type[IngotError]] = {
         IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError,
         UnsupportedError, ExternalOpError, MismatchError, RecipeError, FileError, EngineFileError, EngineVersionError,
         ProgramError, KernelRefused, InputError, ValueFault, RequestError, TooLongError, ArgumentError,
-        MemoryLimitError, BusyError, OverloadedError,
+        MemoryLimitError, DeviceError, BusyError, OverloadedError,
     )
 }  # fmt: skip
 

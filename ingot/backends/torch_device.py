@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.backends.native import processors
-from ingot.errors import IngotError, MemoryLimitError, UserError
+from ingot.errors import DeviceError, IngotError, MemoryLimitError, UserError
 from ingot.ops.in_torch import first_line, of_device, out_of_memory
 
 
@@ -62,7 +62,7 @@ def typed(error: Exception, what: str) -> IngotError | None:
     if out_of_memory(error):
         return MemoryLimitError(f"{what}: {first_line(error)}")
     if of_device(error):
-        return IngotError(f"{what}: {first_line(error)}; the device is of no more use to this process: start another")
+        return DeviceError(f"{what}: {first_line(error)}; the device is of no more use to this process: start another")
     return None
 
 

@@ -188,15 +188,19 @@ def _simpler(op: Op, specs: tuple[Spec, ...]) -> Network:
     return network
 
 
+_TRITON = "Triton Error [CUDA]: "
+_SHORT = ("allocate memory", f"{_TRITON}out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether this is what torch raises when memory is short."""
-    named = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+    named = type(error).__name__ == "OutOfMemoryError" or any(words in str(error) for words in _SHORT)
     return named or isinstance(error, MemoryError)
 
 
 def of_device(error: BaseException) -> bool:
-    """Whether this is what torch raises when a device fails, of which it may say so at a later call."""
-    return type(error).__name__ == "AcceleratorError"
+    """Whether this is what torch or Triton raises when a device fails, of which they may say so at a later call."""
+    return type(error).__name__ == "AcceleratorError" or (_TRITON in str(error) and not out_of_memory(error))
 
 
 def first_line(error: BaseException) -> str:

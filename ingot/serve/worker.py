@@ -23,7 +23,7 @@ from queue import Empty, PriorityQueue, SimpleQueue
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
-from ingot.errors import CheckpointError, FileError, IngotError, MemoryLimitError, RequestError, UserError
+from ingot.errors import CheckpointError, DeviceError, FileError, IngotError, MemoryLimitError, RequestError, UserError
 from ingot.llm.embedding import Embedder
 from ingot.llm.jobs import Job
 from ingot.llm.llm import LLM
@@ -263,6 +263,13 @@ class Worker:
         if readers:
             self._forget(readers)
         self._send(frames.Refused(id, error.code, str(error)))
+        if isinstance(error, DeviceError):  # nobody is served here any more: another process is started
+            print(f"ingot: {error}", file=sys.stderr, flush=True)
+            self._end_process()
+
+    @staticmethod
+    def _end_process() -> None:
+        os._exit(1)
 
     def _forget(self, readers: Sequence[Reader]) -> None:
         self._llm.end(readers)

@@ -23,7 +23,7 @@ from ingot.backends.device import RUNTIMES
 from ingot.backends.kernel import Kernel, Operand
 from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.errors import ArgumentError, IngotError, InputError, NetworkError, UserError, ValueFault
+from ingot.errors import ArgumentError, DeviceError, InputError, NetworkError, UserError, ValueFault
 from ingot.ir import OPS, F, Network, Op, Spec
 from ingot.ops import in_torch
 from ingot.ops.layouts import LAYOUTS, PLAIN
@@ -328,7 +328,7 @@ def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     session = net().session(device="torch:cpu")
     with monkeypatch.context() as patch:
         patch.setattr(OPS["neg"], "torch", fails)
-        with pytest.raises(IngotError, match="illegal memory access was encountered; the device is of no more use"):
+        with pytest.raises(DeviceError, match="illegal memory access was encountered; the device is of no more use"):
             session.run(FEEDS)
     assert session.run(FEEDS)["y"][0] == -1
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot.errors import RequestError, from_code
+from ingot.errors import DeviceError, RequestError, from_code
 from ingot.serve import chat_queue, frames, worker
 from ingot.serve.problem import from_error
 from ingot.serve.worker import Worker
@@ -54,6 +54,9 @@ class Here(Worker):
     def _guarded(self, work: Any) -> None:
         with suppress(OSError):
             work()
+
+    def _end_process(self) -> None:  # type: ignore[override]
+        self.ended = True
 
 
 class Inside:
@@ -149,6 +152,23 @@ def test_conversations_wait_in_their_order_and_nobody_waits_for_them(chats: tupl
         stub.open(str(id))
     assert [inside.end(id).end.prompt_tokens for id in range(1, 7)] == [3] * 6
     assert [*sorted(stub.begun[:2]), *sorted(stub.begun[2:4]), *sorted(stub.begun[4:])] == list("123456")
+
+
+def test_a_device_that_fails_ends_the_process(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request is told why; whoever watches over the process starts another one."""
+    inside = Inside(llm)
+
+    def fails(step: Any) -> Any:
+        raise DeviceError("a run on cuda:0: unspecified launch failure")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm._loop._runner, "launch", fails)
+        inside.send(frames.Generate(1, None, [1, 2], None, SAMPLING, 0, False, False))
+        found = inside.end(1)
+    assert (found.code, found.message) == ("device", "a run on cuda:0: unspecified launch failure")
+    assert from_error(from_code(found.code, found.message)).status == 500
+    until(lambda: getattr(inside.worker, "ended", None))
+    inside.close()
 
 
 def test_who_waits_too_long_is_told(chats: tuple[Inside, Chats], monkeypatch: pytest.MonkeyPatch) -> None:

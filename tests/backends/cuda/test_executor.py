@@ -244,7 +244,7 @@ def test_requests_that_fail(made: Any, late: bool, monkeypatch: pytest.MonkeyPat
             executor._transfer.wait = fail
         else:
             executor._calls = fail
-        error, said = (ingot.errors.IngotError, "no more use") if late else (ingot.errors.MemoryLimitError, "2 GiB")
+        error, said = (ingot.errors.DeviceError, "no more use") if late else (ingot.errors.MemoryLimitError, "2 GiB")
         with pytest.raises(error, match=said):
             llm.generate([5, 9, 77], max_tokens=3)
         assert llm.stats().blocks_used == 0

@@ -1,0 +1,58 @@
+"""What only a GPU shows: two processes on one, one that fails, and too little memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
+
+SCRIPT = Path(__file__).with_name("gpu_process.py")
+
+
+def started(what: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, SCRIPT, what], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def said(process: subprocess.Popen[str], told: str = "") -> dict[str, Any]:
+    out, err = process.communicate(told, timeout=300)
+    assert process.returncode == 0, err[-3000:]
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_two_processes_on_one_gpu() -> None:
+    both = [started("text") for _ in range(2)]
+    for process in both:
+        assert process.stderr is not None
+        while (line := process.stderr.readline()) != "ready\n":
+            assert line, "it ended"
+    one, other = (said(process, "go\n") for process in both)
+    assert one == other and len(one["tokens"][0]) == 64
+
+
+def test_a_device_that_fails() -> None:
+    """A typed error, in every run from then on; another process has the device."""
+    found = said(started("failure"))
+    assert len(found["good"]) == 4 and found["blocks"] == 0
+    for code, message in found["errors"]:
+        assert code == "device" and "of no more use to this process" in message
+    assert said(started("too_much"))
+
+
+def test_memory_that_somebody_takes_while_requests_run() -> None:
+    found = said(started("memory"))
+    assert found["short"][0] == "memory" and found["blocks"] == 0 and found["same"]
+
+
+def test_more_than_there_is() -> None:
+    found = said(started("too_much"))
+    assert found["cache"][0] == "memory" and "states" in found["cache"][1]
+    assert found["weights"][0] == "memory" and "cuda:0 has" in found["weights"][1]
