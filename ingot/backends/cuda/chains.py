@@ -1,5 +1,5 @@
-"""Elementwise expressions as Triton kernels, generated: one loop over a whole tensor, or one row a program with a layer
-norm behind the expression.
+"""Elementwise expressions as Triton kernels, generated: one loop over a whole tensor, one row a program with a layer
+norm behind the expression, or the expression behind a convolution or product of integers.
 
 Their source holds steps of known names, numbers, and strides; nothing of an engine's texts.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -24,13 +25,13 @@ MOST_COLUMNS = 16384  # of a normalised row
 
 
 @lru_cache(maxsize=4096)
-def jitted(name: str, text: str) -> Any:
-    """The Triton function of a source text that defines `name`."""
+def jitted(name: str, text: str, general: tuple[str, ...] = ()) -> Any:
+    """The Triton function of a source text that defines `name`; general: integers that it is not compiled anew for."""
     place = f"<ingot {name} {sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[place] = (len(text), None, text.splitlines(True), place)  # where Triton looks for it
     space: dict[str, Any] = {"tl": tl, "__name__": __name__}
     exec(compile(text, place, "exec"), space)
-    return triton.jit(space[name])
+    return triton.jit(space[name], do_not_specialize=general)
 
 
 # ---------------------------------------------------------------------------------------------------- a whole tensor
@@ -170,4 +171,115 @@ def run_rows(
     kernel[(count,)](
         out, *operands, out if gain is None else gain, out if shift is None else shift, k, eps, BK=wide,
         num_warps=min(8, max(1, wide // 256)),
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------- behind sums of integers
+
+GEOMETRY = ("H", "W", "HO", "WO", "KW", "SH", "SW", "PH", "PW", "DH", "DW")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution of images [N, H, W, C] in int8; a product of rows is one of 1×1 images. taps: of its kernel."""
+
+    size: tuple[int, int]
+    out: tuple[int, int]
+    taps: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
+class SumTile:
+    """What a program computes: so many places and outputs, of so many channels at a time."""
+
+    places: int
+    outputs: int
+    channels: int
+    warps: int
+
+
+def sum_tiles(places: int, outputs: int, channels: int, multiprocessors: int) -> list[SumTile]:
+    """Tiles for a size, the likeliest first: the largest of which every multiprocessor has one, and the one below."""
+    deep = 128 if channels > 64 else 64 if channels > 32 else 32
+    wide = max(16, min(128, power(outputs)))
+    found = []
+    for high, across, warps in ((128, 128, 8), (128, 64, 4), (64, 64, 4), (32, 64, 4), (16, 32, 4)):
+        tile = SumTile(max(16, min(high, power(places))), min(across, wide), deep, warps)
+        if tile not in found:
+            found.append(tile)
+    busy = [t for t in found if -(-places // t.places) * -(-outputs // t.outputs) >= multiprocessors]
+    first = found.index(busy[0]) if busy else len(found) - 1
+    return found[first : first + 2] if first + 1 < len(found) else found[-2:][::-1]
+
+
+@lru_cache(maxsize=4096)
+def sums(steps: tuple[Any, ...], output: int, modes: tuple[str, ...], biased: bool) -> Any:
+    """The kernel of an expression over sums of products of int8, times a scale of x (XS: one a row) and one of each
+    output. modes: "sums", "rows" (laid as the result), "row" (one of each output) or "scalar".
+    """
+    loads = {"sums": "total", "rows": "tl.load(a{0} + place, mask=ok, other=0)",
+             "row": "tl.load(a{0} + column, mask=some, other=0)[None, :]", "scalar": "tl.load(a{0})"}  # fmt: skip
+    names = "".join(f"a{i}, " for i, mode in enumerate(modes) if mode != "sums")
+    text = [
+        f"def sums(out, x, weight, scale, factors, bias, {names}n, O, C, {''.join(f'{g}, ' for g in GEOMETRY)}steps,",
+        "    XS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr):",
+        "    row = tl.program_id(0) * BM + tl.arange(0, BM)", "    column = tl.program_id(1) * BN + tl.arange(0, BN)",
+        "    inside = row < n", "    some = column < O", "    left = row // WO", "    x0 = row % WO * SW - PW",
+        "    y0 = left % HO * SH - PH", "    image = (left // HO).to(tl.int64) * H",
+        "    at = tl.arange(0, BK)", "    parts = tl.cdiv(C, BK)",
+        "    found = tl.zeros((BM, BN), tl.int32)",
+        "    for step in tl.range(0, steps, num_stages=STAGES):",
+        "        tap = step // parts", "        channel = step % parts * BK + at", "        used = channel < C",
+        "        y = y0 + tap // KW * DH", "        z = x0 + tap % KW * DW",
+        "        there = inside & (y >= 0) & (y < H) & (z >= 0) & (z < W)",
+        "        line = x + ((image + y) * W + z) * C",
+        "        a = tl.load(line[:, None] + channel[None, :], mask=there[:, None] & used[None, :], other=0)",
+        "        b = weight + column.to(tl.int64)[None, :] * (steps // parts * C) + (tap * C + channel)[:, None]",
+        "        b = tl.load(b, mask=some[None, :] & used[:, None], other=0)",
+        "        found = tl.dot(a, b, found, out_dtype=tl.int32)",
+        "    total = found.to(tl.float32) * tl.load(factors + column, mask=some, other=0)[None, :]",
+        "    total = total * tl.load(scale + row * XS, mask=inside, other=0)[:, None]",
+    ]  # fmt: skip
+    if biased:
+        text.append("    total = total + tl.load(bias + column, mask=some, other=0).to(tl.float32)[None, :]")
+    text += [
+        "    place = row.to(tl.int64)[:, None] * O + column[None, :]", "    ok = inside[:, None] & some[None, :]",
+        *lines_of(steps, [loads[mode].format(i) for i, mode in enumerate(modes)]),
+        f"    tl.store(out + place, r{output}, mask=ok)",
+    ]  # fmt: skip
+    return jitted("sums", "\n".join(text) + "\n", ("n", *GEOMETRY, "steps"))
+
+
+def sum_mode(operand: Any, out: Any) -> str | None:
+    """How a kernel of sums reads an operand of its expression; None where it cannot. out: channels last, or rows."""
+    if operand.numel() == 1:
+        return "scalar"
+    if operand.shape == out.shape and operand.stride() == out.stride():
+        return "rows"
+    channel = 1 if out.dim() == 4 else out.dim() - 1
+    behind = out.dim() - 1 - channel
+    shape = (out.shape[channel], *[1] * behind)
+    lone = operand.shape[operand.dim() - len(shape) :] == shape and operand.numel() == shape[0]
+    return "row" if lone and operand.is_contiguous() else None
+
+
+def run_sums(
+    steps: tuple[Any, ...], output: int, operands: Sequence[Any], modes: Sequence[str], x: Any, weight: Any, scale: Any,
+    factors: Any, bias: Any, geometry: Geometry, tile: SumTile, out: Any,
+) -> None:  # fmt: skip
+    """An expression over sums of x [places, C] and weight [O, taps · C], in int8, into `out` [places, O] in memory's
+    order. operands: None for the sums."""
+    outputs, channels = weight.shape[0], weight.numel() // (weight.shape[0] * geometry.taps[0] * geometry.taps[1])
+    places = out.numel() // outputs
+    kernel = sums(steps, output, tuple(modes), bias is not None)
+    several = [t for t in operands if t is not None]
+    count = geometry.taps[0] * geometry.taps[1] * -(-channels // tile.channels)
+    kernel[(-(-places // tile.places), -(-outputs // tile.outputs))](
+        out, x, weight, scale, factors, x if bias is None else bias, *several, places, outputs, channels,
+        *geometry.size, *geometry.out, geometry.taps[1], *geometry.stride, *geometry.padding, *geometry.dilation, count,
+        XS=scale.stride(0) if scale.numel() > 1 else 0, BM=tile.places, BN=tile.outputs, BK=tile.channels, STAGES=3,
+        num_warps=tile.warps,
     )  # fmt: skip

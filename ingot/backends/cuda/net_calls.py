@@ -7,7 +7,7 @@ a group norm gives it factors; a layer norm takes the chain before it along.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from ingot.ir import ExprBuilder, Network, Node, Scalar, Value
 from ingot.ir.expr import MAX_INPUTS, NoExpression, class_of
 from ingot.ops.binary import Add
 from ingot.ops.contraction import Einsum, parse
+from ingot.ops.conversion import Dequantize
 from ingot.ops.dense_attention import ScaledDotProductAttention
 from ingot.ops.elementwise import Relu
 from ingot.ops.movement import Reshape
@@ -126,6 +127,30 @@ class Weighted:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """A convolution or product of int8 with a stored weight of int8, which scales make floats. chain: what reads it."""
+
+    nodes: tuple[Node, ...]
+    node: Node
+    x: Value
+    scale: Value
+    weight: Value
+    factors: Value
+    chain: Chain | None = None
+
+    @property
+    def kernel(self) -> str:
+        """How the profile calls it."""
+        return f"int8_{self.node.op.name}{'+chain' if self.chain else ''}"
+
+    @property
+    def held(self) -> tuple[Value, ...]:
+        """What it reads and none of its nodes does."""
+        given = {v for node in self.nodes for v in node.given}
+        return tuple(v for v in (self.x, self.scale, self.weight, self.factors) if v not in given)
+
+
+@dataclass(frozen=True)
 class Joined:
     """Products of one x with several weights, and the additions of their biases: one product."""
 
@@ -152,7 +177,7 @@ class Attention:
     kernel = "attention"
 
 
-Call = Single | Chain | Normed | GroupNormed | Weighted | Joined | GraphSum | Attention
+Call = Single | Chain | Normed | GroupNormed | Weighted | Sums | Joined | GraphSum | Attention
 
 
 def net_program(network: Network) -> tuple[Call, ...]:
@@ -164,8 +189,12 @@ def net_program(network: Network) -> tuple[Call, ...]:
 class _Maker:
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.group_of: dict[Node, list[Node]] = {}
-        for nodes in fuse.groups(network, _is_step):
+        self.sums = {node: found for node in network.nodes if (found := _sums(network, node)) is not None}
+        inside = {node for found in self.sums.values() for node in found.nodes}
+        # What others read as floats too has to be there as integers: no chain goes on across it.
+        both = {made for node in self.sums for v in node.inputs[:2] if (made := v.node) is not None} - inside
+        self.group_of: dict[Node, list[Node]] = {node: [node] for node in both}
+        for nodes in fuse.groups(network, lambda node: node not in inside | both and _is_step(node)):
             self.group_of |= dict.fromkeys(nodes, nodes)
         self.taken: set[Node] = set()
         self.found: list[Call] = []
@@ -177,6 +206,9 @@ class _Maker:
         for nodes in groups.values():
             if self.taken.isdisjoint(nodes):
                 self._chain(nodes)
+        for found in self.sums.values():
+            if found.node not in self.taken:
+                self._take(found)
         for node in self.network.nodes:
             if node not in self.taken:
                 self.found.append(self._alone(node))
@@ -216,13 +248,18 @@ class _Maker:
         chain = Chain(tuple(nodes), {}, frozenset())
         biases: dict[Value, Value] = {}
         weighted: list[Node] = []
+        summed: list[Node] = []
         normed: set[Value] = set()
         room = MAX_INPUTS - len(chain.reads)
         for value in chain.reads:
             maker = value.node
             if maker is None or maker in self.taken or not set(value.uses) <= inside or room < 2:
                 continue
-            if self.network.is_output(value) or value.shape != chain.out.shape or value.dtype not in HALVES:
+            if self.network.is_output(value) or value.shape != chain.out.shape:
+                continue
+            if maker in self.sums:
+                summed.append(maker)
+            if value.dtype not in HALVES:
                 continue
             if _is_convolution(maker) or _is_linear(maker):
                 weighted.append(maker)
@@ -237,6 +274,10 @@ class _Maker:
         place = {node: i for i, node in enumerate(self.network.nodes)}
         weighted.sort(key=place.__getitem__)
         reader = self._norm_behind(chain)
+        if summed and not weighted and reader is None:
+            last = self.sums[max(summed, key=place.__getitem__)]
+            self._take(replace(last, nodes=(*last.nodes, *nodes), chain=chain))
+            return
         for maker in weighted[:-1] if reader is None else weighted:
             self._take(Weighted((maker,), bare=maker.output in biases))
         if reader is not None:
@@ -265,6 +306,8 @@ class _Maker:
 
     def _alone(self, node: Node) -> Call:
         op: Any = node.op
+        if node in self.sums:
+            return self.sums[node]
         if _is_convolution(node) or _is_linear(node):
             return Weighted((node,))
         if isinstance(op, LayerNorm) and node.inputs[0].dtype in HALVES:
@@ -312,6 +355,41 @@ def _is_linear(node: Node) -> bool:
     x, weight = node.inputs
     stored = weight.kind == "parameter" and len(weight.shape) == 2 and len(x.shape) >= 2
     return stored and x.dtype is weight.dtype is node.output.dtype
+
+
+def _sums(network: Network, node: Node) -> Sums | None:
+    """A convolution or product whose operands are int8 with scales, the second one stored."""
+    op: Any = node.op
+    if isinstance(op, Conv):
+        fits = len(op.stride) == 2 and op.groups == 1 and not op.channels_last
+    else:
+        fits = isinstance(op, Matmul) and op.transpose_b and not op.transpose_a and len(node.inputs[1].shape) == 2
+    if not fits or node.output.dtype not in (dtypes.float32, *HALVES):
+        return None
+    x, weight = (_quantised(value) for value in node.inputs[:2])
+    if x is None or weight is None or weight.inputs[0].kind != "parameter" or weight.inputs[1].kind != "parameter":
+        return None
+    (q, scale), (stored, factors) = x.inputs, weight.inputs
+    of_output = factors.shape in ((), (stored.shape[0], *[1] * (len(stored.shape) - 1)))
+    of_x = all(n == 1 for n in scale.shape)
+    of_rows = isinstance(op, Matmul) and scale.shape == (*q.shape[:-1], 1)
+    if not of_output or not (of_x or of_rows):
+        return None
+    own = [made for made in (x, weight) if _only_reader(network, made.output) is node]
+    return Sums((*own, node), node, q, scale, stored, factors)
+
+
+def _quantised(value: Value) -> Node | None:
+    """What makes a value of int8 and one scale or several, without zero points."""
+    made = value.node
+    if made is None or not isinstance(made.op, Dequantize) or len(made.inputs) != 2 or made.op.group:
+        return None
+    return made if made.inputs[0].dtype is dtypes.int8 and made.inputs[1].dtype is dtypes.float32 else None
+
+
+def _only_reader(network: Network, value: Value) -> Node | None:
+    readers = set(value.uses)
+    return readers.pop() if len(readers) == 1 and not network.is_output(value) else None
 
 
 def _is_bias(value: Value, out: Value) -> bool:

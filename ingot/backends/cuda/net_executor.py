@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
-from ingot.backends.cuda.net_calls import Call, net_program
+from ingot.backends.cuda.net_calls import Call, Sums, net_program
 from ingot.backends.cuda.net_forms import Forms, NetMade, narrow, prepared
 from ingot.backends.cuda.net_target import NET
 from ingot.backends.cuda.program import Single
@@ -75,6 +75,9 @@ class NetExecutor(TorchExecutor):
         self._on_gpu = device.type == "cuda"
         self._varying = _varying(self._network)
         self._captures = self._on_gpu and not self._late
+        for each in made.calls:
+            for value in _held(each):
+                self._left[value] += 1
         self.uncaptured = ""  # why runs are not captured, where a capture failed
         self._pool: Any = None
         self._stream: Any = None  # of the last replay
@@ -188,11 +191,10 @@ class NetExecutor(TorchExecutor):
             by_references |= by_reference
             if items is not None:
                 items.append(self._profiled(number, each, inside, by_reference, self._now(items) - begin, tensors))
-            for node in each.nodes:
-                for value in set(node.given):
-                    left[value] = left.get(value, self._left[value]) - 1
-                    if not left[value]:
-                        tensors.pop(value, None)
+            for value in (*(v for node in each.nodes for v in set(node.given)), *_held(each)):
+                left[value] = left.get(value, self._left[value]) - 1
+                if not left[value]:
+                    tensors.pop(value, None)
         return by_references
 
     def _call(
@@ -329,6 +331,11 @@ class NetExecutor(TorchExecutor):
             check(nodes, arrays.pop())
         named = dict(zip(outputs, arrays, strict=True))
         return named if out is None else written(named, out)
+
+
+def _held(each: Call) -> Sequence[Value]:
+    """What a call reads and none of its nodes does."""
+    return each.held if isinstance(each, Sums) else ()
 
 
 def _varying(network: Network) -> set[Node]:

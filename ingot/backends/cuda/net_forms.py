@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 from ingot import _lazy
@@ -23,11 +24,14 @@ from ingot.backends.cuda.net_calls import (
     Joined,
     Normed,
     Operand,
+    Sums,
     Weighted,
 )
 from ingot.backends.torch_executor import Loaded
+from ingot.dtypes import int8
 from ingot.ir import Node, Op, Value
 from ingot.ir.spec import axes_of
+from ingot.ops.conversion import Dequantize
 from ingot.ops.in_torch import first_line, known, of_device, out_of_memory
 from ingot.ops.norm import LayerNorm
 from ingot.ops.pool import AvgPool, MaxPool
@@ -80,6 +84,11 @@ def prepared(torch: Any, loaded: Loaded, calls: tuple[Call, ...]) -> NetMade:
                 if len(node.inputs[1].uses) == 1:  # a view of the whole: nothing is held twice
                     tensors[node.inputs[1]] = weights[at : at + node.inputs[1].shape[0]]
                 at += tensors[node.inputs[1]].shape[0]
+        elif isinstance(call, Sums):
+            weight, factors = tensors[call.weight], tensors[call.factors]
+            if weight.dim() == 4:  # channels last, as the kernel reads them
+                weight = tensors[call.weight] = weight.contiguous(memory_format=torch.channels_last)
+            made.ready[call.node] = (weight, factors.reshape(-1).expand(weight.shape[0]).contiguous())
         elif isinstance(call, GraphSum):
             graph = tensors[call.nodes[0].inputs[1]]
             k, v, w = graph.shape
@@ -105,6 +114,8 @@ class Forms:
             return self._chain(call, tensors, sizes)
         if isinstance(call, Weighted):
             return self._weighted(call, tensors, sizes)
+        if isinstance(call, Sums):
+            return self._sums(call, tensors, sizes)
         if isinstance(call, Normed):
             return self._normed(call, tensors, sizes)
         if isinstance(call, GroupNormed):
@@ -153,9 +164,9 @@ class Forms:
         torch = self.torch
         dtype = getattr(torch, chain.out.dtype.name)
         whole = [x for x in given if x.shape == shape and self.chains.is_dense(x)]
-        if len(shape) == 4 and chain.out.dtype in HALVES:
+        if len(shape) == 4 and chain.out.dtype in (*HALVES, int8):
             last = any(x.is_contiguous(memory_format=torch.channels_last) for x in whole)
-            if last or any(isinstance(user.op, Conv) for user in chain.out.uses):
+            if last or any(isinstance(user.op, Conv | Dequantize) for user in chain.out.uses):
                 return torch.empty(shape, dtype=dtype, device=self.device, memory_format=torch.channels_last)
         if whole:
             return torch.empty_like(whole[0], dtype=dtype)
@@ -245,6 +256,66 @@ class Forms:
                 flat = x.reshape(-1, x.shape[-1])
                 ways["product, relu"] = lambda: torch._addmm_activation(bias, flat, weight.T).view(*x.shape[:-1], -1)
         return ways, ("linear", x.shape, x.stride(), weight.shape, call.ending)
+
+    def _sums(self, call: Sums, tensors: dict[Value, Any], sizes: Mapping[str, int]) -> bool:
+        torch, node, chains = self.torch, call.node, self.chains
+        op: Any = known(node.op, sizes)
+        x, scale = tensors[call.x], tensors[call.scale]
+        weight, factors = self.made.ready[node]
+        bias = tensors[node.inputs[2]] if len(node.given) > 2 else None
+        shape = tuple(node.output.spec.evaluate(sizes))
+        if not _count(shape) or _count(shape) > chains.MOST_ELEMENTS:
+            return False
+        if isinstance(op, Conv):
+            padding = op.pre_padding
+            if op.pre_padding != op.post_padding or min(padding) < 0:
+                x, padding = torch_padded(torch, x, op.pre_padding, op.post_padding), (0, 0)
+            x = x.contiguous(memory_format=torch.channels_last)
+            taps = tuple(weight.shape[2:])
+            geometry = chains.Geometry(tuple(x.shape[2:]), shape[2:], taps, op.stride, padding, op.dilation)
+        else:
+            x, geometry = x.contiguous(), chains.Geometry((1, 1), (1, 1))
+        form = torch.channels_last if len(shape) == 4 and isinstance(op, Conv) else torch.contiguous_format
+        scale = scale.reshape(-1)
+
+        def computed(value: Value, steps: Any, last: int, operands: Sequence[Any], tile: Any) -> Any:
+            dtype = getattr(torch, value.dtype.name)
+            out = torch.empty(shape, dtype=dtype, device=self.device, memory_format=form)
+            modes = ["sums" if t is None else chains.sum_mode(t, out) for t in operands]
+            if None in modes:
+                return None
+            chains.run_sums(steps, last, operands, modes, x, weight, scale, factors, bias, geometry, tile, out)
+            return out
+
+        plain = ((("input", "float32", 0),), 0, [None])
+        if call.chain is not None:
+            steps, last, operands = call.chain.expression
+            given = [None if o.value is node.output else self._operand(call.chain, o, tensors) for o in operands]
+
+        def way(tile: Any) -> Any:
+            if call.chain is None:
+                return computed(node.output, *plain, tile)
+            if (found := computed(call.chain.out, steps, last, given, tile)) is not None:
+                return found
+            inner = tensors | {node.output: computed(node.output, *plain, tile)}
+            return inner[call.chain.out] if self._chain(call.chain, inner, sizes) else None
+
+        outputs = weight.shape[0]
+        tiles = chains.sum_tiles(_count(shape) // outputs, outputs, x.shape[1 if isinstance(op, Conv) else -1],
+                                 self.multiprocessors)  # fmt: skip
+        ways: dict[str, Callable[[], Any]] = {f"{t.places} × {t.outputs}": partial(way, t) for t in tiles}
+        out = self._fastest(("sums", x.shape, weight.shape, geometry, call.chain is None), ways)()
+        if out is None:
+            return False
+        tensors[node.output if call.chain is None else call.chain.out] = out
+        return True
+
+    @cached_property
+    def multiprocessors(self) -> int:
+        """Of the device; 1 where kernels are interpreted."""
+        cuda = self.torch.cuda
+        there = cuda.is_available()
+        return int(cuda.get_device_properties(cuda.current_device()).multi_processor_count) if there else 1
 
     def _fastest(self, key: Any, ways: Mapping[str, Callable[[], Any]]) -> Callable[[], Any]:
         """The way that takes the least time on the device; the first where nobody has timed them."""

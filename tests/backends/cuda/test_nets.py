@@ -291,11 +291,54 @@ def test_calibrated_nets(name: str) -> None:
     _, module, x = built(name)
     engine = ingot.quantize(module, [x], (x,), dynamic={"x": {0: "N"}}, errors=False, report=False)
     session = engine.session(device="cuda")
-    assert "quantize" in {item.get("kernel") for item in session.profile({"x": x.numpy()})}
+    names = {item.get("kernel") for item in session.profile({"x": x.numpy()})}
+    assert {"images": "int8_conv+chain", "words": "int8_matmul+chain", "graphs": "int8_conv+chain"}[name] in names
+    assert not {"quantize", "dequantize"} & names
     for batch in (1, 2):
         (wanted,) = engine.run({"x": x[:batch].numpy()}).values()
         (found,) = session.run({"x": x[:batch].numpy()}).values()
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+CONVOLUTIONS = (  # x, weight, stride, padding, dilation; the tile
+    ((2, 5, 9, 7), (3, 5, 3, 3), (2, 1), (1, 0), (1, 1), chains.SumTile(16, 16, 32, 4)),
+    ((1, 40, 6, 5), (33, 40, 1, 1), (1, 1), (0, 0), (1, 1), chains.SumTile(16, 32, 32, 4)),
+    ((3, 3, 8, 8), (20, 3, 2, 4), (1, 2), (2, 3), (2, 1), chains.SumTile(32, 16, 32, 4)),
+)
+
+
+@pytest.mark.parametrize("case", range(len(CONVOLUTIONS)))
+def test_sums_of_integers(case: int) -> None:
+    """A convolution of int8 at odd sizes, with scales, a bias, a residual and a result in int8 again, exactly."""
+    make = torch.Generator().manual_seed(case)
+    size, shape, stride, padding, dilation, tile = CONVOLUTIONS[case]
+    last = torch.channels_last
+    x, weight = (torch.randint(-127, 128, s, dtype=torch.int8, generator=make) for s in (size, shape))
+    factors, bias = torch.rand(shape[0], generator=make) / 64, torch.randn(shape[0], generator=make)
+    wanted = nn.functional.conv2d(x.double(), weight.double(), None, stride, padding, dilation)
+    beside, scale = torch.randn(wanted.shape, generator=make).contiguous(memory_format=last), torch.tensor(0.25)
+    wanted = wanted.float() * factors.view(-1, 1, 1) * scale + bias.view(-1, 1, 1) + beside
+    wanted = torch.clamp(torch.round(wanted / 0.5), -127, 127)
+    steps = (("input", "float32", 0), ("input", "float32", 1), ("add", "float32", 0, 1), ("const", "float32", 0.5),
+             ("div", "float32", 2, 3), ("round", "float32", 4), ("const", "float32", -127.0), ("max", "float32", 5, 6),
+             ("const", "float32", 127.0), ("min", "float32", 7, 8), ("to_int", "int64", 9, "int32"),
+             ("wrap", "int64", 10, "int8"))  # fmt: skip
+    out = torch.full(wanted.shape, -128, dtype=torch.int8).contiguous(memory_format=last).to(DEVICE)
+    images = (t.contiguous(memory_format=last) for t in (x, weight))
+    there = [t.to(DEVICE) for t in (*images, scale.view(1), factors, bias)]
+    beside = beside.to(DEVICE)
+    geometry = chains.Geometry(size[2:], tuple(wanted.shape[2:]), shape[2:], stride, padding, dilation)
+    chains.run_sums(steps, 11, [None, beside], ["sums", chains.sum_mode(beside, out)], *there, geometry, tile, out)
+    assert torch.equal(out.cpu().float(), wanted)
+
+
+def test_tiles_of_sums() -> None:
+    """Every multiprocessor has one, where there are enough places and outputs; small sizes have small tiles."""
+    many = chains.sum_tiles(32 * 56 * 56, 256, 64, 132)
+    assert (many[0].places, many[0].outputs, many[0].channels) == (128, 128, 64)
+    few = chains.sum_tiles(49, 512, 512, 132)
+    assert (few[0].places, few[0].outputs) == (16, 32) and len(few) == 2
+    assert chains.sum_tiles(5, 3, 3, 132)[0] == chains.SumTile(16, 16, 32, 4)
 
 
 @pytest.mark.skipif(not GPU, reason="tensors of a GPU")
