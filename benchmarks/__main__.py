@@ -1,4 +1,7 @@
-"""`python -m benchmarks NAME [options]`; NAME is one of the table below, all, or chart (see chart.py)."""
+"""`python -m benchmarks NAME… [options]`; a NAME is one of the table below, llm-formats, all, or chart (see chart.py).
+
+Each result is shown, and kept, as its benchmark ends.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ TABLE = {
     "coldstart": pico.coldstart,
     "decode-pico": pico.decode,
     "tinyllama": tinyllama.tinyllama,
-    "llm-formats": llm_formats.llm_formats,
+    **llm_formats.BENCHMARKS,
     "load": tinyllama.load,
     "batching": batching.batching,
     "prefix": batching.prefix,
@@ -68,6 +71,7 @@ TABLE = {
     "serve-floods": floods.serve_floods,
     **{name: nets.benchmark(name) for name in NETS},
 }
+GROUPS = {"llm-formats": list(llm_formats.BENCHMARKS), "all": list(TABLE)}
 
 
 def cpus(text: str) -> tuple[int, ...]:
@@ -81,7 +85,7 @@ def cpus(text: str) -> tuple[int, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", choices=[*TABLE, "all", "chart"])
+    parser.add_argument("names", nargs="+", choices=[*TABLE, *GROUPS, "chart"], metavar="NAME", help=", ".join(TABLE))
     parser.add_argument("--json", action="store_true", help="one JSON object per benchmark on standard output")
     parser.add_argument("--keep", action="store_true", help="add the result to benchmarks/measured/, for the chart")
     parser.add_argument("--pairs", type=int, default=9, help="measurements after warm-up (default 9)")
@@ -89,13 +93,15 @@ def main() -> None:
     parser.add_argument("--server-cpus", type=cpus, default=(), metavar="LIST", help="as 0,2,4-7: where servers run")
     parser.add_argument("--client-cpus", type=cpus, default=(), metavar="LIST", help="where their clients run")
     given = parser.parse_args()
-    if given.name == "chart":
+    if given.names == ["chart"]:
         chart.draw()
         return
+    if "chart" in given.names:
+        parser.error("chart stands alone: it draws what was kept")
     threads = given.threads or len(given.server_cpus) or THREADS
     options = Options(given.pairs, threads, given.server_cpus, given.client_cpus)
     console = Console(stderr=given.json, width=None if sys.stdout.isatty() else 120)
-    for name in TABLE if given.name == "all" else [given.name]:
+    for name in (one for named in given.names for one in GROUPS.get(named, [named])):
         result = TABLE[name](options)
         result.show(console)
         if given.keep:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, Result
+from benchmarks.machine import forced_level
 from tools.machine import machine_name
 
 MEASURED = ROOT / "benchmarks" / "measured"
@@ -31,10 +32,13 @@ Machine = Mapping[str, Any]  # as a file of MEASURED has it: schema, machine, re
 
 
 def kind_of_machine() -> str:
-    """A word for the processor and how many of its CPUs are used; the family tells generations of one name apart."""
+    """A word for the processor and how many of its CPUs are used, and the level that INGOT_ISA forces, if it does.
+
+    The family tells generations of one name apart.
+    """
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     family = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("cpu family")), "unknown")
-    return _word(machine_name().replace(",", f" family {family}"))
+    return _word(f"{machine_name().replace(',', f' family {family}')} {forced_level() or ''}")
 
 
 def file_of(machine: str = "", folder: Path = MEASURED) -> Path:
@@ -51,7 +55,8 @@ def keep(result: Result, folder: Path = MEASURED) -> Path:
     path = file_of(result.machine, folder)
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"schema": 1, "results": {}}
     data = result.json()
-    found["machine"] = data.pop("machine")
+    level = None if result.machine else forced_level()
+    found["machine"] = data.pop("machine") + (f", INGOT_ISA={level}" if level else "")
     found["results"][result.name] = {"date": datetime.date.today().isoformat(), **data}
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")

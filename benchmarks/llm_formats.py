@@ -33,6 +33,11 @@ class Format(NamedTuple):
     llama_cpp: str | None  # in blocks of 32 weights, and its rows in blocks of 32 int8, always
     share: float  # the goal: of the read bandwidth while decoding
 
+    @property
+    def benchmark(self) -> str:
+        """What it is called on the command line."""
+        return f"llm-{self.name.replace(', rows of ', '-')}"
+
 
 FORMATS = (
     Format("bfloat16", "same", None, None, None, 0.9),
@@ -55,23 +60,27 @@ def engine(format: Format) -> Path:
     return path
 
 
-def llm_formats(options: Options) -> Result:
-    """Each format by itself; the bandwidth is read again before each, since neighbours change it."""
-    result = Result("llm-formats")
+def measured(format: Format, options: Options) -> Result:
+    """One format; the bandwidth is read again for it, since neighbours change it."""
+    result = Result(format.benchmark)
     random.seed(0)
     drawn = {n: [random.randrange(5, 4000) for _ in range(n)] for n in PROMPTS}
     many = [[random.randrange(5, 4000) for _ in range(32)] for _ in range(TOGETHER)]
-    for format in FORMATS:
-        path = engine(format)
-        roofs.cache_clear()
-        with ExitStack() as stack:
-            add = partial(_add, result, format, _contestants(format, path, options.threads, stack, result), options)
-            add("decode", partial(_decode, many[:1]), bytes_read=weight_bytes(path))
-            for n in PROMPTS:
-                summed = peak("int8" if format.activations else "bfloat16", options.threads)
-                add(f"prompt of {n}", partial(_prompt, drawn[n]), limit=summed / (2 * LAYER_WEIGHTS))
-            add(f"{TOGETHER} at once", partial(_decode, many))
+    path = engine(format)
+    roofs.cache_clear()
+    with ExitStack() as stack:
+        add = partial(_add, result, format, _contestants(format, path, options.threads, stack, result), options)
+        add("decode", partial(_decode, many[:1]), bytes_read=weight_bytes(path))
+        for n in PROMPTS:
+            summed = peak("int8" if format.activations else "bfloat16", options.threads)
+            add(f"prompt of {n}", partial(_prompt, drawn[n]), limit=summed / (2 * LAYER_WEIGHTS))
+        add(f"{TOGETHER} at once", partial(_decode, many))
     return result
+
+
+BENCHMARKS: dict[str, Callable[[Options], Result]] = {
+    format.benchmark: partial(measured, format) for format in FORMATS
+}  # fmt: skip
 
 
 def _contestants(format: Format, path: Path, threads: int, stack: ExitStack, result: Result) -> dict[str, Run]:

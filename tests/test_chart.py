@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks import chart
 from benchmarks.harness import Result, Share
+from benchmarks.llm_formats import BENCHMARKS
+from ingot import _native
 
 
 def _kept(folder: Path) -> Path:
@@ -48,6 +50,19 @@ def test_the_chart_is_the_same_bytes_twice_and_goes_into_the_readme(tmp_path: Pa
     text = readme.read_text()
     assert text.startswith(f"before\n{chart.BEGIN}![") and text.endswith(f"{chart.END}after\n") and "old" not in text
     assert "](measured.svg)" in text
+
+
+def test_a_forced_level_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = _kept(tmp_path)
+    monkeypatch.setattr(_native, "level", lambda: "portable")
+    forced = _kept(tmp_path)
+    assert forced.stem == f"{best.stem}-portable" and best.exists()
+    assert json.loads(forced.read_text())["machine"].endswith(", INGOT_ISA=portable")
+
+
+def test_formats_are_benchmarks_of_their_own() -> None:
+    names = ["llm-bfloat16", "llm-int8", "llm-int8-int8", "llm-int4-g32", "llm-int4-g128", "llm-int4-g128-int8"]
+    assert list(BENCHMARKS) == names
 
 
 def test_nothing_kept_is_said(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -75,6 +76,24 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         file.write(path, header(), tensors())
     assert path.read_bytes() == before and os.listdir(path.parent) == ["net.ingot"]
+
+
+def test_it_is_written_by_huge_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However tensors lie in it: a mapping has pages as large as what was written at once."""
+    sizes: list[int] = []
+
+    class Written(io.FileIO):
+        def write(self, data: Any) -> int:
+            sizes.append(len(data))
+            return super().write(data)
+
+    monkeypatch.setattr(file, "open", lambda place, mode, **_: Written(place, mode), raising=False)
+    many = {f"w.{i}": np.arange(i * 300_000, dtype=np.float32) for i in range(1, 6)}
+    weights = {name: {"recipe": None, "hash": file.digests(array)} for name, array in many.items()}
+    size = file.write(tmp_path / "x.ingot", {**header(), "weights": weights, "files": {}}, many)
+    assert sizes == [2 << 20] * (size >> 21) + [size % (2 << 20)]
+    found = file.read(tmp_path / "x.ingot")
+    assert all(np.array_equal(found.read(name), array) for name, array in many.items())
 
 
 def test_a_file_is_written_again(path: Path) -> None:
