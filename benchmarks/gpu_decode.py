@@ -41,7 +41,8 @@ SHAPES = (
     Shape("Llama-3-8B", 4096, 14336, 32, 8, 128, 32, 128256),
     Shape("Llama-3.2-1B", 2048, 8192, 32, 8, 64, 16, 128256),
 )
-WEIGHTS = ("bfloat16", "int8", "int4-g128")
+WEIGHTS = ("bfloat16", "int8", "int4-g128", "fp8", "fp8, rows of fp8")
+CACHES = ("bfloat16", "int8", "fp8")
 
 
 def graphed(work: Callable[[], object], repeats: int) -> Callable[[], float]:
@@ -95,7 +96,8 @@ class Model:
     """One step of a Llama's shape at batch 1: what it reads, and the calls that it makes."""
 
     def __init__(self, shape: Shape, weights: str, launcher: Launcher) -> None:
-        self.shape, self.weights, self.launcher = shape, weights, launcher
+        self.shape, self.weights, self.launcher = shape, weights.split(",")[0], launcher
+        self.product = partial(launcher.product, rounds="rows" in weights)
         s = shape
         rows = (s.heads + 2 * s.kv) * s.width
         self.qkv = [self._weight(rows, s.hidden) for _ in range(s.layers)]
@@ -103,7 +105,7 @@ class Model:
         self.gate_up = [self._weight(s.inner, s.hidden, True) for _ in range(s.layers)]
         self.down = [self._weight(s.hidden, s.inner) for _ in range(s.layers)]
         self.table = self._random(s.vocabulary, s.hidden)
-        self.head = Weight(self.table) if weights == "bfloat16" else self._weight(s.vocabulary, s.hidden)
+        self.head = Weight(self.table) if self.weights == "bfloat16" else self._weight(s.vocabulary, s.hidden)
         self.norm = Norm(self._random(s.hidden) + 1, 1e-5, 0.0)
         blocks = -(-(CONTEXT + 1) // BLOCK)
         self.state = [self._random(blocks, BLOCK, 2, s.kv, s.width) for _ in range(s.layers)]
@@ -130,6 +132,8 @@ class Model:
             if self.weights == "int8":
                 made += [torch.randint(-127, 128, (n, k), dtype=torch.int8, device="cuda"),
                          torch.full((n,), 3e-4, device="cuda")]  # fmt: skip
+            elif self.weights == "fp8":
+                made += [self._random(n, k).mul_(5000).to(torch.float8_e4m3fn), torch.full((n,), 2e-4, device="cuda")]
             else:
                 bits = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda")
                 made += [bits, torch.full((n, k // 128), 5e-3, device="cuda")]
@@ -151,7 +155,7 @@ class Model:
         self.launcher.decode(q, k, v, self.slot, self.state[layer], self.context, self.block_table, self.attended, form)
 
     def layer(self, i: int) -> None:
-        product = self.launcher.product
+        product = self.product
         product(self.h, self.qkv[i], self.rows, self.norm)
         self.attention(i)
         product(self.attended, self.output[i], self.after, None, self.h)
@@ -162,12 +166,12 @@ class Model:
         torch.index_select(self.table, 0, self.chooser.chosen[:1], out=self.h)
         for i in range(self.shape.layers):
             self.layer(i)
-        self.launcher.product(self.h, self.head, self.logits, self.norm)
+        self.product(self.h, self.head, self.logits, self.norm)
         self.chooser.choose(self.logits, {"temperature": self.logits, "uniform": self.logits}, Kind.GREEDY)
 
     def kernels(self) -> Sequence[tuple[str, Callable[[int], None], int]]:
         """Each kernel of a layer: its name, its call, and the bytes that it reads."""
-        product = self.launcher.product
+        product = self.product
         found: list[tuple[str, Callable[[int], None], int]] = [
             ("qkv", lambda i: product(self.h, self.qkv[i], self.rows, self.norm), self.bytes(self.qkv[0])),
             ("attention", self.attention, 2 * CONTEXT * self.shape.kv * self.shape.width * 2),

@@ -26,8 +26,14 @@ from benchmarks.harness import PICO, Options, Result, Sample
 
 PROMPTS = ("def add(a, b):\n", "import os\n", "class Point:\n    def __init__(self")
 TOKENS, PROMPT, MANY, LONG = 200, 128, 64, 4096
-# The shape, how its weights are stored, and what is measured beside decoding one request.
-CASES = ((1, "same", True), (0, "same", True), (0, "int8", True), (0, "int4-g128", True))
+# The shape, and how weights, activations and the cache are stored.
+CASES: tuple[tuple[int, dict[str, str]], ...] = (
+    (1, {}), (0, {}), (0, {"weights": "int8"}), (0, {"weights": "int4-g128"}),
+)  # fmt: skip
+FLOATS_OF_8: tuple[tuple[int, dict[str, str]], ...] = (
+    (0, {"weights": "fp8", "activations": "fp8"}), (0, {"weights": "fp8"}),
+    (0, {"weights": "fp8", "activations": "fp8", "kv": "fp8"}), (0, {"kv": "int8"}),
+)  # fmt: skip
 
 
 def config(shape: Shape) -> dict[str, object]:
@@ -41,11 +47,11 @@ def config(shape: Shape) -> dict[str, object]:
     }  # fmt: skip
 
 
-def build(shape: Shape, weights: str = "same") -> Any:
+def build(shape: Shape, **formats: str) -> Any:
     """An engine of that shape with random weights."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config(shape)))
-        return ingot.build(folder, weights_from="random", seed=0, report=False, weights=weights)
+        return ingot.build(folder, weights_from="random", seed=0, report=False, **formats)
 
 
 def prompt(number: int, length: int = PROMPT) -> list[int]:
@@ -86,10 +92,11 @@ def _beside(result: Result, what: str, ratio: Callable[[float], float]) -> None:
         result.add(f"beside {what}", ratio(peer), "×", note=f"kept: {peer:.4g}")
 
 
-def _case(result: Result, shape: Shape, weights: str, more: bool, bandwidth: float, pairs: int) -> None:
-    of = f"{shape.name} {'bfloat16' if weights == 'same' else weights}"
+def _case(result: Result, shape: Shape, formats: dict[str, str], bandwidth: float, pairs: int) -> None:
+    said = [formats.get("weights", "bfloat16"), *(f"{k} {v}" for k, v in formats.items() if k != "weights")]
+    of = f"{shape.name} {', '.join(said)}"
     begin = perf_counter()
-    engine = build(shape, weights)
+    engine = build(shape, **formats)
     built = perf_counter()
     with ingot.LLM(engine, device="cuda", context_length=LONG + 16, max_running=MANY) as llm:
         opened = perf_counter()
@@ -106,11 +113,10 @@ def _case(result: Result, shape: Shape, weights: str, more: bool, bandwidth: flo
         found = [first_token(llm, i) * 1e3 for i in range(1, pairs + 1)]
         first = _measured(result, f"{of}, first token of {LONG}", "ms", found)
         _beside(result, f"transformers, {of}, first token of {LONG}", lambda peer: peer / first)
-        if more:
-            together(llm, 0)
-            found = [together(llm, i) for i in range(1, min(pairs, 3) + 1)]
-            many = _measured(result, f"{of}, {MANY} x ({PROMPT} + {PROMPT})", "tok/s", found)
-            _beside(result, f"transformers, {of}, {MANY} x ({PROMPT} + {PROMPT})", lambda peer: many / peer)
+        together(llm, 0)
+        found = [together(llm, i) for i in range(1, min(pairs, 3) + 1)]
+        many = _measured(result, f"{of}, {MANY} x ({PROMPT} + {PROMPT})", "tok/s", found)
+        _beside(result, f"transformers, {of}, {MANY} x ({PROMPT} + {PROMPT})", lambda peer: many / peer)
     del llm, engine
     torch.cuda.empty_cache()
 
@@ -135,7 +141,19 @@ def gpu_generate(options: Options) -> Result:
             took = [rows / eager_step(shape, rows, PROMPT + TOKENS // 2)]
             _measured(result, f"{shape.name} bfloat16, plain torch in a CUDA graph, {rows} rows", "tok/s", took)
             torch.cuda.empty_cache()
-    for number, weights, more in CASES:
+    for number, formats in CASES:
         with alike():
-            _case(result, SHAPES[number], weights, more, bandwidth, options.pairs)
+            _case(result, SHAPES[number], formats, bandwidth, options.pairs)
+    return result
+
+
+def gpu_generate_fp8(options: Options) -> Result:
+    """Weights, activations and caches of 8 bits."""
+    result = Result("gpu-generate-fp8", machine=torch.cuda.get_device_name())
+    bandwidth = copy_bandwidth()
+    torch.cuda.empty_cache()
+    result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")
+    with alike():
+        for number, formats in FLOATS_OF_8:
+            _case(result, SHAPES[number], formats, bandwidth, options.pairs)
     return result

@@ -1,5 +1,6 @@
-"""Several rows on a GPU at the shape of Llama-3-8B: products of 4, 16 and 64 rows in every format, and attention of a
-prompt's chunk beside cuDNN's. Weights are random, and every product reads those of one layer after another.
+"""Several rows on a GPU at the shape of Llama-3-8B: products of 4, 16 and 64 rows in every format, and of the rows of
+prompts; attention of a prompt's chunk beside cuDNN's, and of 64 requests, over each kind of cache. Weights are random,
+and every product reads those of one layer after another.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_decode import BLOCK, SHAPES, WEIGHTS, Model, copy_bandwidth, graphed, in_layers, sampled
+from benchmarks.gpu_decode import BLOCK, CACHES, SHAPES, WEIGHTS, Model, copy_bandwidth, graphed, in_layers, sampled
 from benchmarks.harness import Options, Result
 from ingot.backends.cuda.launch import Form, Launcher, tiles_of
 
 ROWS = (4, 16, 64)
 CHUNK = 2048
+PROMPTS = {"bfloat16": (4096,), "fp8, rows of fp8": (128, 512, 4096)}  # rows of products that arithmetic limits
+REQUESTS, CONTEXT = 64, 4096
 
 
 def _random(*size: int) -> Any:
@@ -44,9 +47,45 @@ def _products(result: Result, weights: str, rows: int, model: Model, pairs: int)
         x, out, extra = _random(rows, inputs), _random(rows, outputs), _random(rows, outputs) if residual else None
 
         def run(i: int, layers: Any = layers, x: Any = x, out: Any = out, norm: Any = norm, extra: Any = extra) -> None:
-            model.launcher.product(x, layers[i], out, norm, extra)
+            model.product(x, layers[i], out, norm, extra)
 
-        _add(result, f"{weights}, {rows} rows: {name}", run, s.layers, pairs, model.bytes(layers[0]), "TB/s")
+        what = f"{weights}, {rows} rows: {name}"
+        if rows in ROWS:
+            _add(result, what, run, s.layers, pairs, model.bytes(layers[0]), "TB/s")
+        else:
+            operations = 2 * rows * outputs * inputs * (2 if layers[0].second is not None else 1)
+            _add(result, what, run, 4, pairs, operations, "TFLOP/s")
+
+
+def _cache(kind: str, blocks: int) -> Any:
+    """A cache of keys and values of that kind."""
+    s = SHAPES[0]
+    if kind == "int8":
+        state = torch.randint(-127, 128, (blocks, BLOCK, 2, s.kv, s.width + 4), dtype=torch.int8, device="cuda")
+        state.view(torch.float32)[..., -1] = 0.01
+        return state
+    state = _random(blocks, BLOCK, 2, s.kv, s.width)
+    return state.to(torch.float8_e4m3fn) if kind == "fp8" else state
+
+
+def _requests(result: Result, pairs: int) -> None:
+    """One row each of many requests."""
+    s, launcher = SHAPES[0], Launcher(torch, dependent=True)
+    ints: Any = {"dtype": torch.int32, "device": "cuda"}
+    each = CONTEXT // BLOCK
+    table = torch.randperm(REQUESTS * each, device="cuda").int().view(REQUESTS, each)
+    q, key, value = (_random(REQUESTS, heads, s.width) for heads in (s.heads, s.kv, s.kv))
+    slot, length = table[:, -1] * BLOCK + BLOCK - 1, torch.full((REQUESTS,), CONTEXT, **ints)
+    out, form = _random(REQUESTS, s.heads * s.width), Form(s.width**-0.5)
+    for kind in CACHES:
+        states = [_cache(kind, REQUESTS * each) for _ in range(2)]
+
+        def run(i: int, states: Any = states) -> None:
+            launcher.decode(q, key, value, slot, states[i], length, table, out, form)
+
+        read = states[0].nbytes
+        _add(result, f"attention, {REQUESTS} of {CONTEXT} each, cache of {kind}", run, 2, pairs, read, "TB/s")
+        del states, run
 
 
 def _prompts(result: Result, pairs: int) -> None:
@@ -56,18 +95,16 @@ def _prompts(result: Result, pairs: int) -> None:
     for context in (CHUNK, 2 * CHUNK):
         blocks = context // BLOCK
         table = torch.randperm(blocks, device="cuda").int()
-        state = _random(blocks, BLOCK, 2, s.kv, s.width)
         q, key, value = (_random(CHUNK, heads, s.width) for heads in (s.heads, s.kv, s.kv))
         position = torch.arange(context - CHUNK, context, device="cuda")
         slot = (table[position // BLOCK] * BLOCK + position % BLOCK).int()
         start, length = torch.tensor([0, CHUNK], **ints), torch.tensor([context], **ints)
         tiles = torch.from_numpy(tiles_of(start.cpu().numpy(), s.heads // s.kv)).cuda()
         out, form = torch.empty_like(q), Form(s.width**-0.5)
-        words = (q, key, value, slot, state, tiles, start, length, table[None], out, form)
-
-        def ours(_: int, words: Any = words) -> None:
-            launcher.prefill(*words)
-
+        ours = {}
+        for kind in CACHES:
+            words = (q, key, value, slot, _cache(kind, blocks), tiles, start, length, table[None], out, form)
+            ours[f"cache of {kind}"] = lambda _, words=words: launcher.prefill(*words)
         x = _random(1, s.heads, CHUNK, s.width)
         y, z = _random(2, 1, s.heads, context, s.width)
 
@@ -77,7 +114,7 @@ def _prompts(result: Result, pairs: int) -> None:
             )
 
         operations = 4 * CHUNK * (context - CHUNK / 2) * s.heads * s.width
-        for name, run in (("ours", ours), ("cuDNN, keys side by side", theirs)):
+        for name, run in (*ours.items(), ("cuDNN, keys side by side", theirs)):
             _add(result, f"attention, {CHUNK} of {context}, {name}", run, 4, pairs, operations, "TFLOP/s")
 
 
@@ -88,9 +125,10 @@ def gpu_rows(options: Options) -> Result:
     torch.cuda.empty_cache()
     result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")
     _prompts(result, options.pairs)
+    _requests(result, options.pairs)
     for weights in WEIGHTS:
         model = Model(SHAPES[0], weights, Launcher(torch, dependent=True))
-        for rows in ROWS:
+        for rows in (*ROWS, *PROMPTS.get(weights, ())):
             _products(result, weights, rows, model, options.pairs)
         del model
         torch.cuda.empty_cache()

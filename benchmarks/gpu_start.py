@@ -40,7 +40,7 @@ def _case(result: Result, number: int, weights: str, place: Path) -> None:
     of = f"{SHAPES[number].name} {'bfloat16' if weights == 'same' else weights}"
     path = place / "x.ingot"
     with alike():
-        engine = build(SHAPES[number], weights)
+        engine = build(SHAPES[number], weights=weights)
         engine.save(path)
     built = kernels.beside(engine.on("cuda"), path, progress=False)
     del engine

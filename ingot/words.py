@@ -10,11 +10,11 @@ from ingot.errors import UserError
 PRECISIONS = ("float32", "bfloat16", "float16")
 SAME = "same"  # weights as the precision has them
 INT4 = tuple(f"int4-g{group}{zeros}" for zeros in ("", "-asym") for group in (32, 64, 128))
-WEIGHTS = (SAME, "int8", *INT4)  # ir/weight_format.py says what they mean
+WEIGHTS = (SAME, "int8", *INT4, "fp8")  # ir/weight_format.py says what they mean
 
 
-ACTIVATIONS = (SAME, "int8")
-KV = (SAME, "int8")  # keys and values of the cache; ir/spec.py says how they are stored
+ACTIVATIONS = (SAME, "int8", "fp8")
+KV = (SAME, "int8", "fp8")  # keys and values of the cache; ir/spec.py says how they are stored
 KV_KEY = "kv_cache"  # in an engine's config, where "kv" lists the layers
 
 
@@ -46,10 +46,14 @@ def check_words(
         raise UserError(f"activations must be one of {', '.join(ACTIVATIONS)}, not {activations!r:.60}")
     if kv is not None and kv not in KV:
         raise UserError(f"kv must be one of {', '.join(KV)}, not {kv!r:.60}")
-    if activations == "int8" and weights in (None, SAME):
+    if activations == "int8" and weights in (None, SAME, "fp8"):
         raise UserError(
             f"activations 'int8' are multiplied with weights of int8 or int4, not {weights or SAME!r}: give both, "
             "weights='int8' or 'int4-g128' for example"
+        )
+    if activations == "fp8" and weights != "fp8":
+        raise UserError(
+            f"activations 'fp8' are multiplied with weights of fp8, not {weights or SAME!r}: give both, weights='fp8'"
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import ingot.ops  # noqa: F401  (registers every op)
-from ingot import dims, dtypes
+from ingot import dims
 from ingot.backends import native
 from ingot.backends.device import Opening
 from ingot.backends.stored import Operands, Reader, Shown
@@ -29,7 +29,7 @@ from ingot.ir.interpret import bind, learn, rounds_together
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.verify import verify
-from ingot.ops.in_torch import call, check, known, to_arrays, to_tensor
+from ingot.ops.in_torch import call, check, known, shared, to_arrays, to_tensor
 from ingot.passes.calibrated import computed
 from ingot.passes.pipeline import Lowers, lower
 from ingot.passes.weights import recipe_of
@@ -135,10 +135,7 @@ class TorchExecutor:
         shape = (opening.kv_blocks, opening.kv_block_size, 2, spec.heads, spec.width)
         if self._device.type != "cpu":
             return self._torch.zeros(shape, dtype=getattr(self._torch, spec.dtype.name), device=self._device)
-        zeros = np.zeros(shape, spec.dtype.numpy)  # pages are taken as they are used
-        if spec.dtype is dtypes.bfloat16:
-            return self._torch.from_numpy(zeros.view(np.int16)).view(self._torch.bfloat16)
-        return self._torch.from_numpy(zeros)
+        return shared(self._torch, np.zeros(shape, spec.dtype.numpy))  # pages are taken as they are used
 
     @property
     def threads(self) -> int:

@@ -35,12 +35,12 @@ from ingot.frontends.recording import Imported
 from ingot.ir import Network, Spec
 from ingot.ir.precision import scope
 from ingot.ir.verify import verify
-from ingot.ir.weight_format import AS_IS, WeightFormat, weight_format
+from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import KEY, Plan
-from ingot.passes.kv_cache import in_int8
+from ingot.passes.kv_cache import stored_as
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
 from ingot.passes.widen import NARROW, widen, without_float64
@@ -155,12 +155,13 @@ def build(
             may compute in float64.
         weights: how the matrices of linear layers and the tables are stored: same (in the precision), int8 with a scale
             for each output, or int4-g32, int4-g64, int4-g128 with one for so many inputs (tables: int8), each of them
-            with zero points too as int4-g32-asym and so on.
+            with zero points too as int4-g32-asym and so on; or fp8 (e4m3) with a scale for each output (tables: int8).
             Products are computed in the precision; engine.log says which weights stay floats.
         activations: what rows become before they meet such a matrix: same (the precision), or int8 with a scale for
-            each row, which wants weights of int8 or int4; sums are then of whole numbers.
-        kv: how the key-value cache of a language model is stored: same (in the precision), or int8 with a scale for
-            each key and value of a head (docs/weights.md).
+            each row, which wants weights of int8 or int4 (sums are then of whole numbers), or fp8 with a scale for each
+            row, which wants weights of fp8.
+        kv: how the key-value cache of a language model is stored: same (in the precision), int8 with a scale for each
+            key and value of a head, or fp8, which a CPU keeps as int8 (docs/weights.md).
         device: where the engine's sessions run unless they are told otherwise ("torch:cuda"); the engine, and the file
             that it is saved to, is built for the CPU.
         dynamic: for a torch module, which dimensions of its inputs may change and their names: {"x": {0: "N"}}, or
@@ -498,8 +499,8 @@ def build_network(
     """
     phases = phases or Phases(None)
     with phases.phase("lower"):
-        if kv == "int8":
-            network, config = in_int8(network), {**(config or {}), KV_KEY: kv}
+        if kv != SAME:
+            network, config = stored_as(network, kv), {**(config or {}), KV_KEY: kv}
         verify(network)
         sources = weights if adapter is None else lora_adapter.WithAdapter(weights, adapter)
         made_of = network if adapter is None else lora_adapter.adapted(network, adapter)
@@ -511,7 +512,7 @@ def build_network(
         if format != AS_IS:
             config = {**(config or {}), "weights": _in_format(format, compiled)}
             if format.activations:
-                config["activations"] = "int8"
+                config["activations"] = format.activations
         if found is not None:
             config = {**(config or {}), "weights": "int8", "activations": "int8", KEY: found.plan.json()}
     with phases.phase("pack") as done:
@@ -544,7 +545,7 @@ def build_network(
 
 def _in_format(format: WeightFormat, compiled: Compiled) -> str:
     """The word for weights in the config. Raises UserError when no weight is stored so."""
-    if not any(v.dtype.is_integer and v.kind == "parameter" for v in compiled.stored.values()):
+    if not any(v.dtype in COMPACT and v.kind == "parameter" for v in compiled.stored.values()):
         whys = "; ".join(event.verdict for event in compiled.log if event.rule == "weights")
         raise UserError(
             f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "

@@ -21,7 +21,7 @@ from ingot.frontends.gguf.model import is_gguf
 from ingot.frontends.quantized.config import is_quantized
 from ingot.ir import Value
 from ingot.ir.weight_format import weight_format
-from ingot.passes.kv_cache import in_int8
+from ingot.passes.kv_cache import stored_as
 from ingot.words import KV_KEY, PRECISIONS, SAME, check_words
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +46,7 @@ def outline(
     else:
         model = _of_directory(resolve_directory(source), precision, granted)
     network, _ = model.network()
-    network = in_int8(network) if kv == "int8" else network
+    network = stored_as(network, kv or SAME)
     compiled = compile_network(network, weights=weight_format(weights, activations))
     header = header_of(model.kind, {**model.config, "weights": weights or SAME, KV_KEY: kv or SAME}, network, compiled)
     return Engine.from_memory(header, _shapes(compiled.stored)), granted

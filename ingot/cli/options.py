@@ -32,13 +32,13 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--weights", choices=WEIGHTS,
-        help="how weights are stored: in the precision, or as integers; int4 with a scale for each group of 32, 64 or "
-        "128, -asym with a zero point too (default: same, in the precision)",
+        help="how weights are stored: in the precision, as integers, or as fp8 (e4m3); int4 with a scale for each "
+        "group of 32, 64 or 128, -asym with a zero point too (default: same, in the precision)",
     )  # fmt: skip
     group.add_argument(
         "--activations", choices=ACTIVATIONS,
-        help="what flows between layers becomes, before it meets weights of int8 or int4 (default: same, the "
-        "precision)",
+        help="what flows between layers becomes, before it meets weights of int8 or int4, or of fp8 (default: same, "
+        "the precision)",
     )  # fmt: skip
     group.add_argument(
         "--kv", choices=KV,

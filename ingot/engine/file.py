@@ -48,7 +48,7 @@ WRITTEN = 2 << 20  # bytes at a time: what is mapped later lies in pages as larg
 _HEAD = b'{"__metadata__":{"ingot.sha256":"'
 _MIDDLE = b'","ingot":"'
 _DIGEST = slice(len(_HEAD), len(_HEAD) + 64)
-_CODES = ("F32", "BF16", "F16", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL")
+_CODES = ("F32", "BF16", "F16", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL", "F8_E4M3")
 _LIMITS = Limits({code: dtypes.from_safetensors(code) for code in _CODES}, MAX_RANK, MAX_NAME)
 _KEYS = {"format", "producer", "kind", "config", "networks", "weights", "programs", "files"}
 

@@ -14,7 +14,14 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.errors import ValueFault
 from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
-from ingot.ops.cache_int8 import from_int8, to_int8, torch_to_int8, torch_vectors
+from ingot.ops.cache_int8 import (
+    from_int8,
+    to_float8,
+    to_int8,
+    torch_to_float8,
+    torch_to_int8,
+    torch_vectors,
+)
 from ingot.ops.common import (
     Array,
     bf16,
@@ -29,7 +36,8 @@ from ingot.ops.common import (
     widen,
 )
 
-INTO_INT8 = (dtypes.float32, dtypes.bfloat16, dtypes.float16)  # what a cache of int8 takes (ops/cache_int8.py)
+NARROWER = (dtypes.int8, dtypes.float8_e4m3fn)  # caches that take floats of other types …
+INTO = (dtypes.float32, dtypes.bfloat16, dtypes.float16)  # … which are these (ops/cache_int8.py)
 GATHERED = 1 << 26  # elements of keys and values that attention by torch brings together at once
 
 
@@ -147,7 +155,7 @@ class Rope(Op):
 def _check_cache(cache: StateSpec, heads: Any, width: Any, dtype: dtypes.DType, what: str) -> None:
     require(cache.type == "kv_cache", f"cache must be a kv_cache, not {cache}")
     require(width == cache.head_dim, f"{what} has head width {width}, the cache holds {cache.head_dim}")
-    require(dtype is cache.dtype or (cache.dtype is dtypes.int8 and dtype in INTO_INT8),
+    require(dtype is cache.dtype or (cache.dtype in NARROWER and dtype in INTO),
             f"{what} is {dtype.name}, the cache holds {cache.dtype.name}; cast it first")
     require(heads is None or heads == cache.heads, f"{what} has {heads} heads, the cache holds {cache.heads}")
 
@@ -165,6 +173,7 @@ class KvWrite(Op):
 
     Consumes a state and returns the next. A slot outside the cache is a fault at run time. A cache of int8 takes
     floats: each vector becomes whole numbers up to 127 times a scale of its own, or NaN where an element is not finite.
+    One of float8_e4m3fn takes floats too: each is rounded to nearest even, and held within ±448.
     """
 
     cases = (
@@ -172,6 +181,7 @@ class KvWrite(Op):
         Case("bfloat16", (StateSpec("bf16", heads=1, head_dim=4), bf16(5, 1, 4), bf16(5, 1, 4), i32(5))),
         Case("int8", (StateSpec("int8", heads=2, head_dim=10), f32("T", 2, 10), f32("T", 2, 10), i32("T"))),
         Case("int8 of bfloat16", (StateSpec("int8", heads=1, head_dim=32), bf16(5, 1, 32), bf16(5, 1, 32), i32(5))),
+        Case("float8", (StateSpec("float8_e4m3fn", heads=2, head_dim=10), f32("T", 2, 10), f32("T", 2, 10), i32("T"))),
         Case("another width", (StateSpec("f32", heads=2, head_dim=8), f32(3, 2, 4), f32(3, 2, 4), i32(3)),
              error="k has head width 4, the cache holds 8"),
         Case("another dtype", (StateSpec("bf16", heads=2, head_dim=8), f32(3, 2, 8), f32(3, 2, 8), i32(3)),
@@ -196,6 +206,8 @@ class KvWrite(Op):
         out = cache.copy()
         if cache.dtype == np.int8:
             k, v = to_int8(k, v)
+        elif cache.dtype == dtypes.float8_e4m3fn.numpy:
+            k, v = to_float8(k), to_float8(v)
         for t, s in enumerate(slot.tolist()):
             if s == -1:
                 continue
@@ -208,9 +220,11 @@ class KvWrite(Op):
         """In place. A row that writes nothing repeats what another row writes, or what stands in the first slot: so how
         many rows write is nobody's to know but the device's.
         """
+        rows = cache.view(-1, *cache.shape[2:])
         if cache.dtype == torch.int8:
             k, v = torch_to_int8(torch, k, v)
-        rows = cache.view(-1, *cache.shape[2:])
+        elif cache.dtype == torch.float8_e4m3fn:  # not all that follows is there for it
+            k, v, rows = torch_to_float8(torch, k), torch_to_float8(torch, v), rows.view(torch.uint8)
         if not slot.numel() or not rows.shape[0]:
             return cache
         kept = (slot >= 0) & (slot < rows.shape[0])
@@ -408,6 +422,7 @@ PagedAttention.cases = (
     Case("a cache of int8, ALiBi, a window and soft-capped scores in bfloat16",
          (*_attention(4, width=34, make=bf16, cache="int8"), f32(4)), {"scale": 0.35, "window": 4, "softcap": 2.0},
          dims={"T": 14}),
+    Case("a cache of float8", _attention(4, cache="float8_e4m3fn"), {"scale": 0.35}, dims={"T": 12}),
     Case("a cache of whole numbers without scales", _attention(2, cache="int32"), {"scale": 0.35},
          error="q is float32, the cache holds int32"),
     Case("only padding", _attention(2, tokens=2), {"scale": 0.35}),

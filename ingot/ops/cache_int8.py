@@ -1,4 +1,5 @@
-"""How a key-value cache of int8 holds a vector: its whole numbers, padded to a multiple of 16, and its float32 scale.
+"""How a key-value cache of 8 bits holds a vector. int8: its whole numbers, padded to a multiple of 16, and its float32
+scale. float8 (e4m3): its numbers, rounded and held in their range.
 
 The scale is the greatest magnitude / 127, of that vector alone, so what is stored does not depend on its company. A
 vector with an element that is not finite has the scale NaN, and a key has it too when its value is such a vector.
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ingot import dtypes
 from ingot.ops.common import Array, torch_wide, widen
 
 SCALE = 4  # bytes
+MOST_FLOAT8 = 448.0
 
 
 def to_int8(k: Array, v: Array) -> tuple[Array, Array]:
@@ -38,6 +41,16 @@ def from_int8(stored: Array, width: int) -> Array:
     """The vectors [..., width] in float32."""
     scale = np.ascontiguousarray(stored[..., -SCALE:]).view(np.float32)
     return stored[..., :width].astype(np.float32) * scale
+
+
+def to_float8(x: Array) -> Array:
+    """Keys or values as float8."""
+    return np.asarray(np.clip(widen(x), -MOST_FLOAT8, MOST_FLOAT8).astype(dtypes.float8_e4m3fn.numpy))
+
+
+def torch_to_float8(torch: Any, x: Any) -> Any:
+    """As `to_float8`, of a torch tensor; as bytes."""
+    return x.float().clamp(-MOST_FLOAT8, MOST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def torch_to_int8(torch: Any, k: Any, v: Any) -> tuple[Any, Any]:

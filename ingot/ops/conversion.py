@@ -291,9 +291,7 @@ class QuantizeRows(Op):
     )
 
     def infer(self, x: Spec) -> tuple[Spec, Spec]:
-        require_float(x=x)
-        require(x.dtype is not dtypes.float64, "x must be float32, bfloat16 or float16: scales are float32")
-        require(bool(x.shape) and x.shape[-1] != 0, f"needs rows of at least one element, not {show(x.shape)}")
+        _check_rows(x)
         return Spec(x.shape, dtypes.int8), Spec((*x.shape[:-1], 1), dtypes.float32)
 
     def reference(self, x: Array) -> tuple[Array, Array]:
@@ -325,9 +323,77 @@ class QuantizeRows(Op):
         return Case("random", (Spec(shape, draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.float16])),))
 
 
+@op("float8_rows")
+class Float8Rows(Op):
+    """Rows along the last dimension as they are once each has been float8 (e4m3) with a scale of its own; in x's dtype.
+
+    A row's scale is its largest magnitude / 448, its numbers are x · (448 / that magnitude), rounded to nearest even.
+    Their product is rounded once. In a row whose magnitudes are below 2⁻¹⁰⁰ the scale is as if that were the largest. A
+    row that holds a NaN or an infinity is NaN. Nothing is calibrated, as in `quantize_rows`.
+    """
+
+    in_scope = "keeps"
+    cases = (
+        Case("one row", (f32(1, 64),)),
+        Case("bfloat16, an odd width", (bf16("T", 37),)),
+        Case("float16, three dims", (f16(2, 3, 5),)),
+        Case("rows of one", (f32(4, 1),)),
+        Case("no rows", (f32(0, 8),)),
+        Case("rows of nothing", (f32(4, 0),), error="rows of at least one element"),
+        Case("an integer", (i32(9, 2),), error="x must be float32"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        _check_rows(x)
+        return x
+
+    def reference(self, x: Array) -> Array:
+        wide = widen(x)
+        with np.errstate(all="ignore"):
+            largest = np.maximum(np.abs(wide).max(-1, keepdims=True, initial=0), LEAST_ROW)
+            scaled = np.clip(wide * (MOST_FLOAT8 / largest), -MOST_FLOAT8, MOST_FLOAT8)
+            numbers = scaled.astype(dtypes.float8_e4m3fn.numpy).astype(np.float32)
+            return rounded(numbers * (largest / MOST_FLOAT8), x)
+
+    def decompose(self, x: Any) -> Any:
+        """Adding and taking away 1.5 · 2²³ units of the last place rounds to them."""
+        wide = F.cast(x, dtypes.float32)
+        largest = F.maximum(F.reduce_max(F.abs(wide), axes=(-1,), keepdims=True), float(LEAST_ROW))
+        most = float(MOST_FLOAT8)
+        scaled = F.clip(F.mul(wide, F.div(most, largest)), minimum=-most, maximum=most)
+        magnitude, rounding = F.abs(scaled), np.float32(1.5 * 2.0**14)
+        for exponent in range(-5, 9):
+            unit = np.float32(1.5 * 2.0 ** (20 + exponent))
+            rounding = F.where(F.greater_equal(magnitude, 2.0**exponent), unit, rounding)
+        numbers = F.sub(F.add(scaled, rounding), rounding)
+        return F.cast(F.mul(numbers, F.div(largest, most)), x.dtype)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        largest = x.float().abs().amax(-1, keepdim=True).clamp_min(float(LEAST_ROW))
+        most = torch.full_like(largest, float(MOST_FLOAT8))  # with a number torch multiplies with a reciprocal
+        scaled = (x.float() * (most / largest)).clamp(-float(MOST_FLOAT8), float(MOST_FLOAT8))
+        return (scaled.to(torch.float8_e4m3fn).float() * (largest / most)).to(x.dtype)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        return QuantizeRows.draw(draw)
+
+
+MOST_FLOAT8 = np.float32(448)
+LEAST_ROW = np.float32(2.0**-100)
+
+
+def _check_rows(x: Spec) -> None:
+    require_float(x=x)
+    require(x.dtype is not dtypes.float64, "x must be float32, bfloat16 or float16: scales are float32")
+    require(bool(x.shape) and x.shape[-1] != 0, f"needs rows of at least one element, not {show(x.shape)}")
+
+
 @op("dequantize")
 class Dequantize(Op):
     """(q − zero) · scale in float32, rounded once to a float dtype: what quantize made, back (see there for shapes).
+
+    q is an integer, or float8_e4m3fn without a zero point.
 
     `group`: scale and zero are [..., K / group] for q [..., K], one for so many neighbours along the last dimension; 0:
     they broadcast to q. A weight that is stored as integers is this op in a network, and products take it as it is. The
@@ -350,6 +416,10 @@ class Dequantize(Op):
              (Spec((5, 64), dtypes.int4), f32(5, 2)), {"group": 32, "dtype": "bfloat16"}, no_engine="int4"),
         Case("groups with zero points", (u8(3, 24), f32(3, 3), u8(3, 3)), {"group": 8},
              host="groups are for products, which take them with their weight"),
+        Case("floats of 8 bits", (Spec((5, 64), dtypes.float8_e4m3fn), f32(5, 1)), {"dtype": "bfloat16"},
+             no_engine="float8_e4m3fn"),
+        Case("floats of 8 bits with a zero point", (Spec((9,), dtypes.float8_e4m3fn), f32(), i8()),
+             error="floats have no zero point"),
         Case("int8 zero points of 4 bits", (Spec((5, 64), dtypes.int4), f32(5, 2), i8(5, 2)),
              {"group": 32}, no_engine="int4"),
         Case("groups that do not divide", (i8(3, 24), f32(3, 5)), {"group": 5}, error="groups of 5 must divide"),
@@ -360,7 +430,10 @@ class Dequantize(Op):
     )
 
     def infer(self, q: Spec, scale: Spec, zero: Spec | None = None) -> Spec:
-        require(q.dtype.is_integer and 4 <= q.dtype.bits <= 32, "q must be an integer of 4 to 32 bits")
+        narrow = q.dtype is dtypes.float8_e4m3fn
+        require(narrow or (q.dtype.is_integer and 4 <= q.dtype.bits <= 32),
+                "q must be an integer of 4 to 32 bits, or float8_e4m3fn")
+        require(not narrow or zero is None, "floats have no zero point")
         require(self.dtype in dtypes.FLOATS, "dtype must be float32, bfloat16, float16 or float64")
         if self.group:
             self._check_groups(q, scale, zero)
@@ -382,7 +455,8 @@ class Dequantize(Op):
         if self.group:
             scale = np.repeat(scale, self.group, -1)
             zero = None if zero is None else np.repeat(zero, self.group, -1)
-        whole = q.astype(np.int64) - (0 if zero is None else zero.astype(np.int64))
+        less = 0 if zero is None else zero.astype(np.int64)
+        whole = q if dtypes.get(q.dtype).is_float else q.astype(np.int64) - less
         wide = np.float64 if self.dtype is dtypes.float64 else np.float32
         with np.errstate(all="ignore"):
             return rounded(whole.astype(wide) * scale.astype(wide), self.dtype)

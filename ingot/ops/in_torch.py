@@ -27,13 +27,19 @@ def to_tensor(torch: Any, array: Array, device: Any) -> Any:
     dtype = dtypes.get(plain.dtype)
     if dtype.bits < 8:  # one element in a byte
         plain = plain.astype(np.int8 if dtype.kind == "int" else np.uint8)
-    seen = _SEEN.get(dtype.numpy.itemsize if dtype is dtypes.bfloat16 or dtype.name.startswith("float8") else 0)
     try:
-        if seen is None:
-            return torch.from_numpy(plain).to(device)
-        return torch.from_numpy(plain.view(seen)).view(getattr(torch, dtype.name)).to(device)
+        return shared(torch, plain).to(device)
     except TypeError as e:
         raise UserError(f"device torch:{device} holds no {dtype.name}: {first_line(e)}") from None
+
+
+def shared(torch: Any, array: Array) -> Any:
+    """A tensor on the CPU over an array's memory."""
+    dtype = dtypes.get(array.dtype)
+    seen = _SEEN.get(dtype.numpy.itemsize if dtype is dtypes.bfloat16 or dtype.name.startswith("float8") else 0)
+    if seen is None:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(seen)).view(getattr(torch, dtype.name))
 
 
 _SEEN = {1: np.uint8, 2: np.int16}  # what NumPy and torch both know, by bytes

@@ -17,7 +17,7 @@ from ingot.dtypes import DType
 from ingot.ir import Op, Spec, require
 from ingot.ir.call import UNLIMITED
 from ingot.ir.spec import Shape
-from ingot.ir.weight_format import INTEGERS
+from ingot.ir.weight_format import COMPACT
 from ingot.ops.common import Array
 from ingot.ops.fused import WEIGHTS
 from ingot.ops.indexing import Embedding
@@ -246,7 +246,7 @@ class Entry(NamedTuple):
             return list(stored)
         layout = LAYOUTS[self.layout]
         dtype = unpacked_dtype(stored[0].dtype)
-        require(dtype in (*WEIGHTS, *INTEGERS), "what lies in a layout are floats, int8 or int4")
+        require(dtype in (*WEIGHTS, *COMPACT), "what lies in a layout are floats, int8, int4 or float8_e4m3fn")
         shapes = layout.shapes(self.op, dtype, len(self.places), self.sizes)
         for spec, wanted in zip(stored, [Spec(shape, packed_dtype(dtype)) for shape in shapes], strict=True):
             require(spec == wanted,

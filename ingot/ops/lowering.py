@@ -383,7 +383,7 @@ class Lowered(Op):
         return [tuple(runs[0])] if self.epilogue is None else [self._in_x(*run) for run in runs]
 
     def _in_x(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
-        """A run's operands in x's type, in which integers are exact and groups rounded once; int8 as float32."""
+        """A run's operands in x's type, in which weights of 8 bits are exact, groups rounded once; int8 as float32."""
         if x.dtype is dtypes.int8:
             weight = others[0]
             require(isinstance(self.inner, SUMS), f"{self.inner.name} takes no int8")
@@ -397,7 +397,8 @@ class Lowered(Op):
             return tuple(s.like(dtype=dtypes.float32) for s in (x, *others))
         if self.group:
             others = infer(Dequantize(dtype=x.dtype, group=self.group), others, "its layouts")
-        return (x, *(s.like(dtype=x.dtype) if s.dtype is dtypes.int8 else s for s in others))
+        exact = (dtypes.int8, dtypes.float8_e4m3fn)
+        return (x, *(s.like(dtype=x.dtype) if s.dtype in exact else s for s in others))
 
     def _results(self, runs: Sequence[tuple[Spec, ...]]) -> tuple[Spec, ...]:
         results = [infer(self.inner, run, "its layouts") for run in runs]

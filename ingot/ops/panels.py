@@ -17,7 +17,9 @@ from ingot.ir.recipe import Array, Known, Shape, Step, register, require
 
 PANEL = 32  # outputs in one panel
 # How many values of k lie side by side: those that one step of a product reads.
-DEPTH = {dtypes.float32: 1, dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.int8: 4, dtypes.int4: 8}
+DEPTH = {
+    dtypes.float32: 1, dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.int8: 4, dtypes.float8_e4m3fn: 4, dtypes.int4: 8,
+}  # fmt: skip
 
 
 def packed_dtype(dtype: DType) -> DType:
@@ -32,7 +34,7 @@ def unpacked_dtype(stored: DType) -> DType:
 
 def packed_shape(dtype: DType, n: int, k: int, parts: int) -> Shape:
     """Shape of `parts` packed weights [n, k]. float32 and float16: [panels, k, 32]. Others: [panels, ceil(k / depth),
-    32, depth], with a depth of 2 for bfloat16 and 4 for int8. int4: 8 values in [..., 32, 4] bytes."""
+    32, depth], with a depth of 2 for bfloat16 and 4 for 8 bits. int4: 8 values in [..., 32, 4] bytes."""
     depth = DEPTH[dtype]
     inner = (depth * dtype.bits // packed_dtype(dtype).bits,) if depth > 1 else ()
     return (parts * -(-n // PANEL), -(-k // depth), PANEL, *inner)
@@ -77,7 +79,7 @@ def pack_panels(weights: Sequence[Array]) -> Array:
     """Weights [N, K] (1 or 2 of them) as panels of 32 outputs, zero padded; with two weights their panels alternate.
 
     float32 and float16: [panel, k, lane]. bfloat16: [panel, k pair, lane, parity], as a dot product of pairs reads it.
-    int8: [panel, four of k, lane, which]. int4: [panel, eight of k, lane, bytes].
+    8 bits: [panel, four of k, lane, which]. int4: [panel, eight of k, lane, bytes].
     """
     known = [(dtypes.get(w.dtype), w.shape) for w in weights]
     stored, shape = _pack_infer(known)

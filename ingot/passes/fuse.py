@@ -256,8 +256,8 @@ def _integers(node: Node) -> Factor | str:
     weight, scales, *zero = made.inputs
     if zero or scales.kind not in ("parameter", "constant") or len(weight.shape) != 2:
         return "its weight is dequantised by more than scales that are known"
-    kind = dtypes.int4 if made.op.group else dtypes.int8
-    if weight.dtype is not kind or made.op.group not in (0, *INT4_GROUPS):
+    kinds = (dtypes.int4,) if made.op.group else (dtypes.int8, dtypes.float8_e4m3fn)
+    if weight.dtype not in kinds or made.op.group not in (0, *INT4_GROUPS):
         return f"a weight of {weight.dtype.name} in groups of {made.op.group} has no packed product"
     outputs = (weight.shape[0], weight.shape[1] // made.op.group if made.op.group else 1)
     if not op.transpose_b or scales.shape != outputs:

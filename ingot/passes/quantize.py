@@ -1,4 +1,5 @@
-"""A network whose weights are stored as integers and scales: `dequantize` stands where the weight stood.
+"""A network whose weights are stored as integers, or floats of 8 bits, and scales: `dequantize` stands where the weight
+stood.
 
 Only what a product sums over with rows, or what is looked up, is stored so: the matrices of linear layers, tables, and
 the experts of a mixture. The scales are one for each output, or for groups of its inputs, of the weight as [outputs,
@@ -12,7 +13,7 @@ from typing import Any
 
 from ingot.ir import F, Network, Node, Value
 from ingot.ir.recipe import Recipe
-from ingot.ir.weight_format import WeightFormat
+from ingot.ir.weight_format import FP8, WeightFormat
 from ingot.ops.control import CONTROL, WhileLoop, bodies, body_operands
 from ingot.ops.conversion import Dequantize
 from ingot.ops.indexing import Embedding
@@ -129,8 +130,10 @@ def _reader(node: Node, weight: Value, format: WeightFormat) -> Value:
         weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
     whole = F.dequantize(*integers(network, weight, format), dtype=weight.dtype, group=_fits(weight, format).group)
     x = node.inputs[0]
-    if format.activations:
+    if format.activations == "int8":
         x = F.dequantize(*F.quantize_rows(x), dtype=x.dtype)  # rows as they are once they have been int8
+    elif format.activations == "fp8" and format.dtype is FP8.dtype:
+        x = F.float8_rows(x)
     return F.matmul(x, whole, transpose_b=True, out_dtype=node.output.dtype)  # type: ignore[no-any-return]
 
 

@@ -67,8 +67,8 @@ def _spec(spec: Spec, change: Callable[[DType], DType]) -> Spec:
 
 
 def _cache(dtype: DType, change: Callable[[DType], DType]) -> DType:
-    """A cache of int8 is float32 wherever all is."""
-    return dtypes.float32 if dtype is dtypes.int8 and change is widened else change(dtype)
+    """A cache of 8 bits is float32 wherever all is."""
+    return dtypes.float32 if dtype.bits == 8 and change is widened else change(dtype)
 
 
 def _op(op: Op, change: Callable[[DType], DType]) -> Op:

@@ -9,13 +9,19 @@ namespace ingot {
 namespace {
 
 Packing packing_of(DType stored) {
-  return stored == DType::int8 ? Packing::int8 : stored == DType::uint8 ? Packing::int4 : Packing::same;
+  switch (stored) {
+    case DType::int8: return Packing::int8;
+    case DType::float8_e4m3fn: return Packing::float8;
+    case DType::uint8: return Packing::int4;
+    default: return Packing::same;
+  }
 }
 
 }  // namespace
 
 void require_weight(std::string_view kernel, const char* what, DType weight, DType x, std::int64_t group) {
-  require_dtype(kernel, what, weight, {x, DType::int8, DType::uint8});
+  if (x == DType::int8) require_dtype(kernel, what, weight, {DType::int8, DType::uint8});
+  else require_dtype(kernel, what, weight, {x, DType::int8, DType::uint8, DType::float8_e4m3fn});
   const bool grouped = packing_of(weight) == Packing::int4;
   if (grouped != (group != 0)) refuse(kernel, std::string(what) + " of 4 bits, and no other, has scales of groups");
   require(group == 0 || std::ranges::find(kGroups, group) != std::end(kGroups), kernel, "group must be 32, 64 or 128");

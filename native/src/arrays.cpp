@@ -1,4 +1,4 @@
-// The buffer protocol does the work; it has no names for bfloat16, which crosses as a uint16 view of the same memory.
+// The buffer protocol does the work; it has no names for bfloat16 and float8, which cross as views of unsigned integers of the same memory.
 #include "arrays.h"
 
 #include <utility>
@@ -10,6 +10,9 @@ namespace nb = nanobind;
 
 namespace ingot {
 namespace {
+
+/// Whether NumPy itself knows no such type.
+bool is_foreign(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float8_e4m3fn; }
 
 /// What is needed of numpy and ml_dtypes, looked up on first use and kept for the life of the process.
 struct Numpy {
@@ -23,7 +26,7 @@ struct Numpy {
     return *numpy;
   }
 
-  nb::handle uint16() const { return dtypes[static_cast<int>(DType::uint16)]; }
+  nb::handle of(DType dtype) const { return dtypes[static_cast<int>(dtype)]; }
 
  private:
   Numpy() {
@@ -33,8 +36,7 @@ struct Numpy {
     for (int i = 0; i < kDTypeCount; ++i) {
       const auto dtype = static_cast<DType>(i);
       const std::string name(name_of(dtype));
-      const nb::object type = dtype == DType::bfloat16 ? nb::object(ml_dtypes.attr("bfloat16"))
-                                                       : nb::cast<nb::object>(nb::str(name.c_str()));
+      const nb::object type = is_foreign(dtype) ? nb::object(ml_dtypes.attr(name.c_str())) : nb::cast<nb::object>(nb::str(name.c_str()));
       dtypes[i] = numpy.attr("dtype")(type);
     }
   }
@@ -67,7 +69,8 @@ DType dtype_of(nb::handle array, const std::string& who) {
 ArrayBuffer::ArrayBuffer(nb::handle array, const std::string& who, bool writable) {
   view_.dtype = dtype_of(array, who);
   nb::object exported = nb::borrow(array);
-  if (view_.dtype == DType::bfloat16) exported = array.attr(Numpy::get().view_name)(Numpy::get().uint16());
+  if (is_foreign(view_.dtype))
+    exported = array.attr(Numpy::get().view_name)(Numpy::get().of(size_of(view_.dtype) == 1 ? DType::uint8 : DType::uint16));
   if (PyObject_GetBuffer(exported.ptr(), &buffer_, writable ? PyBUF_STRIDED : PyBUF_STRIDED_RO) != 0) {
     if (!writable) throw nb::python_error();
     PyErr_Clear();

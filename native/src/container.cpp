@@ -28,7 +28,7 @@ constexpr Code kCodes[] = {
     {"F32", DType::float32},  {"BF16", DType::bfloat16}, {"F16", DType::float16}, {"F64", DType::float64},
     {"I8", DType::int8},      {"I16", DType::int16},     {"I32", DType::int32},   {"I64", DType::int64},
     {"U8", DType::uint8},     {"U16", DType::uint16},    {"U32", DType::uint32},  {"U64", DType::uint64},
-    {"BOOL", DType::boolean},
+    {"BOOL", DType::boolean}, {"F8_E4M3", DType::float8_e4m3fn},
 };
 
 /// A tensor as the header describes it; `begin` and `end` count from the start of the data section.

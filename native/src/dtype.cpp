@@ -6,7 +6,7 @@ namespace {
 
 // In the order of the enumeration.
 constexpr std::string_view kNames[kDTypeCount] = {"float32", "bfloat16", "float16", "float64", "int8",   "int16", "int32",
-                                                  "int64",   "uint8",    "uint16",  "uint32",  "uint64", "bool"};
+                                                  "int64",   "uint8",    "uint16",  "uint32",  "uint64", "bool",  "float8_e4m3fn"};
 
 }  // namespace
 

@@ -71,10 +71,11 @@ std::vector<DimId> parse_shape(const Fields& item, DimTable& dims, Place place) 
   return shape;
 }
 
-DType parse_dtype(const Fields& item) {
+DType parse_dtype(const Fields& item, bool stored = false) {
   DType dtype{};
   const std::string name = item.text("dtype");
   if (!dtype_from_name(name, &dtype)) item.fail("the dtype " + quote(name) + " is unknown");
+  if (dtype == DType::float8_e4m3fn && !stored) item.fail("the dtype " + name + " is for weights alone");
   return dtype;
 }
 
@@ -126,7 +127,7 @@ Buffer parse_buffer(const Json& json, Place place, Program& program) {
     const char* name = kind == "input" ? "name" : "tensor";
     const Fields item = fields(json, place, {"kind", name, "dtype", "shape"});
     buffer.name = item.text(name);
-    buffer.dtype = parse_dtype(item);
+    buffer.dtype = parse_dtype(item, buffer.kind == BufferKind::weight);
     buffer.shape = parse_shape(item, program.dims, place);
   } else {
     refuse(place, "the kind " + quote(kind) + " is unknown");
@@ -240,6 +241,7 @@ void parse_outputs(const Json& list, Program& program) {
     Output output{item.text("name"),
                   static_cast<int>(item.integer("buffer", 0, static_cast<std::int64_t>(program.buffers.size()) - 1))};
     if (!names.insert(output.name).second) refuse(place, "the name " + quote(output.name) + " occurs twice");
+    if (program.buffer(output.buffer).dtype == DType::float8_e4m3fn) refuse(place, "the dtype float8_e4m3fn is for weights alone");
     program.outputs.push_back(std::move(output));
   }
 }

@@ -55,8 +55,9 @@ def test_words() -> None:
     assert weight_format("int4-g64") == WeightFormat("int4-g64", ingot.dtypes.int4, 8, 64)
     assert weight_format("int4-g32-asym") == WeightFormat("int4-g32-asym", ingot.dtypes.int4, 8, 32, zeros=True)
     assert tuple(FORMATS) == WEIGHTS and weight_format(None).word == "same"
-    for bad in ("int3", "int8-g32", "fp8", "INT8"):
-        with pytest.raises(UserError, match="weights must be one of same, int8, int4-g32, .*, int4-g128-asym, not"):
+    assert weight_format("fp8", "fp8") == WeightFormat("fp8", ingot.dtypes.float8_e4m3fn, 448, activations="fp8")
+    for bad in ("int3", "int8-g32", "fp4", "INT8"):
+        with pytest.raises(UserError, match="weights must be one of same, int8, int4-g32, .*-asym, fp8, not"):
             weight_format(bad)
         with pytest.raises(UserError, match="weights must be one of"):
             build(PICO, weights=bad)
@@ -129,7 +130,9 @@ def test_rows_of_int8_are_what_runs(weights: str, each: int, zeros: int) -> None
 def test_words_for_rows_of_int8_are_checked() -> None:
     for words, told in (
         ({"activations": "int8"}, "give both"), ({"weights": "same", "activations": "int8"}, "give both"),
-        ({"weights": "int8", "activations": "int4"}, "activations must be one of same, int8, not"),
+        ({"weights": "int8", "activations": "int4"}, "activations must be one of same, int8, fp8, not"),
+        ({"weights": "fp8", "activations": "int8"}, "with weights of int8 or int4, not 'fp8'"),
+        ({"weights": "int8", "activations": "fp8"}, "with weights of fp8, not 'int8'"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=told):
             build(PICO, **words, report=False)
@@ -137,6 +140,28 @@ def test_words_for_rows_of_int8_are_checked() -> None:
         ingot.LLM(build(PICO, weights="int8", report=False), weights="int8", activations="int8")
     report = build(PICO, weights="int8", activations="int8").report
     assert report is not None and max(row.relative for row in report.outputs) < 0.2
+
+
+def test_float8(tmp_path: Path) -> None:
+    """The file holds bytes of 8 bits and scales, each the nearest float8; the table is int8; what is saved is what was
+    built. Rows of float8 run on the CPU too."""
+    floats = build(PICO, report=False)
+    made = build(PICO, weights="fp8")
+    kinds = [made.tensor(name).dtype.name for name in made.header["weights"]]
+    assert (kinds.count("float8_e4m3fn"), kinds.count("int8")) == (8 * 4, 1) and made.config["weights"] == "fp8"
+    assert made.report is not None and max(row.relative for row in made.report.outputs) < 0.2
+    made.save(tmp_path / "fp8.ingot")
+    floats.save(tmp_path / "floats.ingot")
+    assert (tmp_path / "fp8.ingot").stat().st_size < 0.6 * (tmp_path / "floats.ingot").stat().st_size
+    rows = build(PICO, weights="fp8", activations="fp8", report=False)
+    text = (PICO / "heldout.txt").read_text()[:3000]
+    scores = []
+    for engine in (floats, made, ingot.load(tmp_path / "fp8.ingot"), rows):
+        with ingot.LLM(engine, threads=1) as llm:
+            scores.append(llm.score(text, window=128).nats_per_token)
+    assert scores[1] == scores[2] != scores[3]
+    assert scores[1:] == pytest.approx([scores[0]] * 3, abs=0.05)
+    assert ingot.load(tmp_path / "fp8.ingot").config["weights"] == "fp8" and rows.config["activations"] == "fp8"
 
 
 LEVEL = """

@@ -20,7 +20,7 @@ SCALED = {"steps": [["input", "float32", 0], ["input", "float32", 1], ["mul", "f
 def panels(q: Array, depth: int) -> Array:
     """[N, K] of small integers as [panels, ceil(K / depth), 32, depth], zero padded."""
     n, k = q.shape
-    whole = np.zeros((-(-n // 32) * 32, -(-k // depth) * depth), np.int8)
+    whole = np.zeros((-(-n // 32) * 32, -(-k // depth) * depth), q.dtype)
     whole[:n, :k] = q
     return whole.reshape(-1, 32, whole.shape[1] // depth, depth).transpose(0, 2, 1, 3)
 
@@ -90,6 +90,29 @@ def test_int8_is_its_whole_numbers(dtype: str, n: int, k: int, rows: int) -> Non
     expected = product(x, [q.astype(NUMPY[dtype])])
     assert np.array_equal(product8(x, [q]), expected)
     assert np.array_equal(product8(x, [q], threads=2), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 33, 299])
+@pytest.mark.parametrize("k", [1, 3, 128, 517])
+@pytest.mark.parametrize("rows", [1, 3, 17, 40])
+def test_float8_is_its_numbers(dtype: str, n: int, k: int, rows: int) -> None:
+    """Every float8 (e4m3) is a bfloat16 and a float16, down to the smallest: the same bits as of a weight of these."""
+    x, _ = draw(rows, n, k, dtype)
+    bits = np.arange(n * k, dtype=np.int64).reshape(n, k) * 37 % 254  # all but NaN
+    w = (bits + bits // 127).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
+    assert np.isfinite(w.astype(np.float32)).all()
+    expected = product(x, [w.astype(NUMPY[dtype])])
+    assert np.array_equal(product8(x, [w]), expected)
+    assert np.array_equal(product8(x, [w], threads=2), expected)
+
+
+def test_float8_in_two_parts() -> None:
+    x, gate = draw(5, 100, 70, "bfloat16")
+    parts = [q.astype(ml_dtypes.float8_e4m3fn) for q in (gate, gate[::-1])]
+    epilogue = {"steps": GATE, "outputs": [3]}
+    floats = [q.astype(NUMPY["bfloat16"]) for q in parts]
+    assert np.array_equal(product8(x / 99, parts, epilogue=epilogue), product(x / 99, floats, epilogue=epilogue))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

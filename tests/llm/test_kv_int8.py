@@ -14,6 +14,7 @@ from ingot.backends.device import CPU, Device
 from ingot.builder.outline import outline
 from ingot.engine.session import Engine
 from ingot.errors import UserError
+from ingot.ir.text import from_json
 from ingot.llm.config import model_config
 from ingot.llm.llm import LLM
 
@@ -87,8 +88,18 @@ def test_engines_keep_it(engine: Engine, tmp_path: Path) -> None:
         assert model.generate("def f", max_tokens=3).token_ids
     with pytest.raises(UserError, match="kv 'same' conflicts with .* built with 'int8'"):
         LLM(tmp_path / "pico.ingot", kv="same")
-    with pytest.raises(UserError, match="kv must be one of same, int8, not 'fp8'"):
-        ingot.build(PICO, kv="fp8")
+    with pytest.raises(UserError, match="kv must be one of same, int8, fp8, not 'fp4'"):
+        ingot.build(PICO, kv="fp4")
+
+
+def test_float8_is_int8_on_a_cpu(llm: LLM) -> None:
+    """The portable network keeps it, the CPU's program has int8 in its place, and the log says so."""
+    built = ingot.build(PICO, kv="fp8", report=False)
+    assert {str(s.spec.dtype) for s in from_json(built.header["networks"]["main"], {}).states} == {"f8e4m3fn"}
+    assert any("holds int8 here" in line for line in built.log)
+    text = HELDOUT.read_text()[:600]
+    with LLM(built, threads=1) as model:
+        assert model.score(text, window=64) == llm.score(text, window=64)
 
 
 def test_a_network_without_a_cache_has_nothing_to_store() -> None:

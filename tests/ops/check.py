@@ -196,6 +196,8 @@ def to_torch(array: Array) -> Any:
     array = np.array(array)  # a copy in C order that torch may hold
     if dtypes.get(array.dtype) is dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if dtypes.get(array.dtype) is dtypes.float8_e4m3fn:
+        return torch.from_numpy(array.view(np.uint8)).view(torch.float8_e4m3fn)
     if dtypes.get(array.dtype).bits < 8:
         array = array.astype(np.int8)  # one element per byte
     return torch.from_numpy(array)

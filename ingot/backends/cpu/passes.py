@@ -14,6 +14,7 @@ from ingot.passes import (
     einsum,
     fuse,
     integers,
+    kv_cache,
     layout,
     short_reductions,
     simplify,
@@ -40,6 +41,7 @@ def passes(target: Lowers) -> list[Pass]:
     """The passes that make any network one that the native kernels run."""
     return [
         *portable(),
+        Pass("caches", kv_cache.without_float8),
         Pass("whole", whole.whole),
         Pass("zero points", zero_points.zero_points),
         Pass("signed", integers.signed),

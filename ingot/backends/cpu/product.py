@@ -53,7 +53,7 @@ KERNELS = (
         params="n: integer, k: integer, parts: integer, group?: integer, epilogue: expression",
         operands=(
             Operand("x", SUMMED, Reads.ROWS),
-            Operand("weight", ("x", dtypes.int8, dtypes.uint8), layouts=("panels",)),
+            Operand("weight", ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn), layouts=("panels",)),
             Operand("scales?", FLOAT32, layouts=("panels",)),
             Operand("*extras", STORED, Reads.ROWS),
         ),

@@ -48,6 +48,7 @@ from ingot.ops.indexing import Embedding
 Array = np.ndarray[Any, Any]
 
 OLDEST = (8, 0)  # compute capability
+FLOAT8 = (8, 9)  # the same, to convert floats of 8 bits
 _NONE = np.zeros(0, np.int64)
 
 
@@ -103,8 +104,21 @@ def open_on(torch: Any, device: Any, opening: Opening) -> TorchExecutor:
     key = ("cuda", str(device), opening.entry)
     made = opening.kept.get(key)
     if made is None:
-        made = opening.kept.setdefault(key, arranged(torch, load(torch, there, device)))
+        loaded = load(torch, there, device)
+        if device.type == "cuda":
+            require_float8(torch.cuda.get_device_capability(device), loaded.network)
+        made = opening.kept.setdefault(key, arranged(torch, loaded))
     return CudaExecutor(torch, device, made, there)
+
+
+def require_float8(capability: tuple[int, int], network: Network) -> None:
+    """Raises UserError where a network holds floats of 8 bits, and a GPU of that capability does not convert them."""
+    held = {v.dtype for v in network.parameters} | {v.spec.dtype for v in network.states}
+    if dtypes.float8_e4m3fn in held and capability < FLOAT8:
+        raise UserError(
+            f"weights fp8 and kv fp8 need a GPU of compute capability {FLOAT8[0]}.{FLOAT8[1]}, and this one has "
+            f"{capability[0]}.{capability[1]}: build with weights int8 and kv int8, or run on device torch:cuda"
+        )
 
 
 @dataclass(frozen=True)
@@ -511,7 +525,7 @@ class CudaExecutor(TorchExecutor):
         if extra is not None and extra.stride(-1) != 1:
             return False
         out = self._torch.empty((rows, weight.outputs), dtype=dtype, device=self._device)
-        self._launcher.product(x, weight, out, norm, extra)
+        self._launcher.product(x, weight, out, norm, extra, found.rounds)
         for value, result in zip(found.outs, out.split([v.shape[1] for v in found.outs], 1), strict=True):
             tensors[value] = result
         return True

@@ -33,6 +33,24 @@ def row_of(x, gain, row, stride, k, eps, shift, BK: tl.constexpr, NORM: tl.const
 
 
 @triton.jit
+def _scale_of(values):
+    """What a row of float8 is multiplied with: its largest magnitude / 448, and as if that were at least 2⁻¹⁰⁰."""
+    # As integers magnitudes are ordered as they are, and infinities and NaNs are the largest.
+    top = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0)
+    return tl.maximum(top, 0x0D800000).to(tl.float32, bitcast=True) / 448.0
+
+
+@triton.jit
+def as_float8(values, NATIVE: tl.constexpr):
+    """float32 as float8 (e4m3), nearest even; beyond its largest number that. NATIVE: on a GPU, not interpreted."""
+    if not NATIVE:  # the interpreter cuts off what is no float8 yet
+        power = (values.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+        unit = tl.maximum(power, 0.015625) * 1572864.0  # 1.5 · 2²³ of the last place
+        values = tl.minimum(tl.maximum(values + unit - unit, -448.0), 448.0)
+    return values.to(tl.float8e4nv)
+
+
+@triton.jit
 def _number(byte, OFFSET: tl.constexpr):
     """float32 of byte - OFFSET. The byte becomes the low bits of 2²³: a conversion takes four times as long."""
     return (byte.to(tl.uint8).to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + OFFSET)
@@ -56,61 +74,113 @@ def _lines_of(weight, block, n, k, BN: tl.constexpr, BK: tl.constexpr):
     at = tl.arange(0, BK)
     inside = (columns < n)[:, None] & (at < k)[None, :]
     where = columns.to(tl.int64)[:, None] * k + at[None, :]
-    return tl.load(weight + where, mask=inside, other=0, eviction_policy="evict_first")
+    return tl.load(weight + where, mask=inside, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _scales_of(scales, block, n, BN: tl.constexpr, SCALED: tl.constexpr):
+    """The scales [BN] of a block of a weight of floats of 8 bits; of others none."""
+    columns = block * BN + tl.arange(0, BN)
+    found = columns
+    if SCALED:
+        found = tl.load(scales + columns, mask=columns < n, other=0.0)
+    return found
 
 
 @triton.jit
 def _multiply(
-    w, v, values, extra, out, row, block, n, extra_stride, out_stride, BN: tl.constexpr, PAIR: tl.constexpr,
-    EXTRA: tl.constexpr,
+    w, v, s, t, values, extra, out, row, block, n, extra_stride, out_stride, BN: tl.constexpr, PAIR: tl.constexpr,
+    EXTRA: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """The results of a row of x and a block of rows of a weight, or of two."""
     columns = block * BN + tl.arange(0, BN)
     sums = tl.sum(w.to(tl.float32) * values[None, :], axis=1)
+    if SCALED:
+        sums *= s
     others = sums
     if PAIR:
         others = tl.sum(v.to(tl.float32) * values[None, :], axis=1)
+        if SCALED:
+            others *= t
     finish(sums, others, extra, out, row, columns, columns < n, extra_stride, out_stride, PAIR, EXTRA)
 
 
 @triton.jit
+def _rounded_row(
+    x, gain, row, stride, k, eps, shift, BK: tl.constexpr, NORM: tl.constexpr, ROUNDS: tl.constexpr,
+    NATIVE: tl.constexpr,
+):  # fmt: skip
+    """A row of x, normalised if asked, and as it is once it has been float8, if asked."""
+    values = row_of(x, gain, row, stride, k, eps, shift, BK, NORM)
+    if ROUNDS:
+        scale = _scale_of(values)
+        values = as_float8(values * (1.0 / scale), NATIVE).to(tl.float32) * scale
+    return values
+
+
+@triton.jit
+def float8_rows(
+    x, gain, out, scales, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """out[rows, k] float8: the rows of x, normalised if NORM, each over its scale, which scales[rows] gets. A program
+    has one row.
+    """
+    after_others(DEPENDENT)
+    row = tl.program_id(0)
+    at = tl.arange(0, BK)
+    values = row_of(x, gain, row.to(tl.int64), x_stride, k, eps, shift, BK, NORM)
+    scale = _scale_of(values)
+    tl.store(out + row.to(tl.int64) * k + at, as_float8(values * (1.0 / scale), NATIVE), mask=at < k)
+    tl.store(scales + row, scale)
+
+
+@triton.jit
 def product_rows(
-    x, gain, weight, second, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride, ROWS: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
-    STAYS: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, gain, weight, second, scales, second_scales, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride,
+    ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr,
+    EXTRA: tl.constexpr, SCALED: tl.constexpr, ROUNDS: tl.constexpr, NATIVE: tl.constexpr, STAYS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[ROWS, n] = norm(x)[ROWS, k] · weight[n, k]ᵀ and what follows it, for few rows.
 
-    A program has BN rows of the weight, whole, in registers: all its loads are under way at once. If it STAYS, for one
-    row of x and no pair, it has every so manieth block of BN rows: it loads the next one while it sums one, and
-    normalises x once.
+    The weight holds floats, those of 8 bits with a scale an output (SCALED). ROUNDS: rows of x are rounded to float8,
+    each with a scale of its own. A program has BN rows of the weight, whole, in registers: all its loads are under way
+    at once. If it STAYS, for one row of x and no pair, it has every so manieth block of BN rows: it loads the next one
+    while it sums one, and normalises x once.
     """
     first = tl.program_id(0)
     w = _lines_of(weight, first, n, k, BN, BK)
-    v = w
+    s = _scales_of(scales, first, n, BN, SCALED)
+    v, t = w, s
     if PAIR:
         v = _lines_of(second, first, n, k, BN, BK)
+        t = _scales_of(second_scales, first, n, BN, SCALED)
     after_others(DEPENDENT)
     if STAYS:
-        values = row_of(x, gain, 0, x_stride, k, eps, shift, BK, NORM)
+        values = _rounded_row(x, gain, 0, x_stride, k, eps, shift, BK, NORM, ROUNDS, NATIVE)
         step = tl.num_programs(0)
         for block in range(first, tl.cdiv(n, BN), step):
             w_next = _lines_of(weight, block + step, n, k, BN, BK)
-            _multiply(w, w, values, extra, out, 0, block, n, extra_stride, out_stride, BN, False, EXTRA)
-            w = w_next
+            s_next = _scales_of(scales, block + step, n, BN, SCALED)
+            _multiply(w, w, s, s, values, extra, out, 0, block, n, extra_stride, out_stride, BN, False, EXTRA, SCALED)
+            w, s = w_next, s_next
     else:
         for row in tl.static_range(ROWS):
-            values = row_of(x, gain, row, x_stride, k, eps, shift, BK, NORM)
-            _multiply(w, v, values, extra, out, row, first, n, extra_stride, out_stride, BN, PAIR, EXTRA)
+            values = _rounded_row(x, gain, row, x_stride, k, eps, shift, BK, NORM, ROUNDS, NATIVE)
+            _multiply(w, v, s, t, values, extra, out, row, first, n, extra_stride, out_stride, BN, PAIR, EXTRA, SCALED)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def product_tiles(
-    x, weight, second, scales, second_scales, extra, out, rows, n, k, x_stride, extra_stride, out_stride,
+    x, back, weight, second, scales, second_scales, extra, out, rows, n, k, x_stride, extra_stride, out_stride,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAIR: tl.constexpr, SCALED: tl.constexpr,
-    EXTRA: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+    ROUNDED: tl.constexpr, EXTRA: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out[rows, n] = x[rows, k] · weight[n, k]ᵀ and what follows it, by the matrix units; BM rows a program."""
+    """out[rows, n] = x[rows, k] · weight[n, k]ᵀ and what follows it, by the matrix units; BM rows a program.
+
+    ROUNDED: x and the weight are float8, and rows of x have scales, back[rows].
+    """
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     after_others(DEPENDENT)
@@ -122,15 +192,19 @@ def product_tiles(
         inside = (columns < n)[:, None] & (at < k)[None, :]
         values = tl.load(x + row.to(tl.int64)[None, :] * x_stride + at[:, None],
                          mask=(row < rows)[None, :] & (at < k)[:, None], other=0.0)  # fmt: skip
-        w = tl.load(weight + base + at[None, :], mask=inside, other=0, eviction_policy="evict_first")
+        w = tl.load(weight + base + at[None, :], mask=inside, other=0.0, eviction_policy="evict_first")
         sums = tl.dot(w.to(values.dtype), values, sums, input_precision="ieee")
         if PAIR:
-            v = tl.load(second + base + at[None, :], mask=inside, other=0, eviction_policy="evict_first")
+            v = tl.load(second + base + at[None, :], mask=inside, other=0.0, eviction_policy="evict_first")
             others = tl.dot(v.to(values.dtype), values, others, input_precision="ieee")
     if SCALED:
         sums *= tl.load(scales + columns, mask=columns < n, other=0.0)[:, None]
         if PAIR:
             others *= tl.load(second_scales + columns, mask=columns < n, other=0.0)[:, None]
+    if ROUNDED:
+        factor = tl.load(back + row, mask=row < rows, other=0.0)[None, :]
+        sums *= factor
+        others *= factor
     if PAIR:
         sums = sums / (1.0 + tl.exp(-sums)) * others
     written = (columns < n)[:, None] & (row < rows)[None, :]
@@ -181,14 +255,20 @@ def group_tiles(
 
 
 @triton.jit
-def expand_rows(weight, scales, out, n, k, BN: tl.constexpr, BK: tl.constexpr, DEPENDENT: tl.constexpr):
-    """out[n, k] = weight · scale of int8, a scale an output."""
+def expand_rows(
+    weight, scales, out, n, k, BN: tl.constexpr, BK: tl.constexpr, FLOATS: tl.constexpr, DEPENDENT: tl.constexpr
+):
+    """out[n, k] = weight · scale of int8, or of FLOATS of 8 bits, a scale an output."""
     after_others(DEPENDENT)
     row = tl.program_id(0) * BN + tl.arange(0, BN)
     at = tl.program_id(1) * BK + tl.arange(0, BK)
     inside = (row < n)[:, None] & (at < k)[None, :]
     where = row.to(tl.int64)[:, None] * k + at[None, :]
-    w = _number(tl.load(weight + where, mask=inside, other=0).to(tl.uint8, bitcast=True) ^ 128, 128)
+    w = tl.load(weight + where, mask=inside, other=0.0)
+    if FLOATS:
+        w = w.to(tl.float32)
+    else:
+        w = _number(w.to(tl.uint8, bitcast=True) ^ 128, 128)
     found = w * tl.load(scales + row, mask=row < n, other=0.0)[:, None]
     tl.store(out + where, found.to(out.dtype.element_ty), mask=inside)
 
@@ -244,11 +324,39 @@ def _capped(scores, softcap):
 
 
 @triton.jit
+def _whole_in_cache(x, other):
+    """Vectors along the last dimension, float32, as a cache of int8 holds them: whole numbers, nearest even, and their
+    scale. It is none where an element of them, or of `other`, is none.
+    """
+    last: tl.constexpr = len(x.shape) - 1
+    top = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=last)
+    beside = tl.max(other.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=last)
+    finite = tl.maximum(top, beside) < 0x7F800000
+    scale = tl.where(finite, top.to(tl.float32, bitcast=True) / 127.0, float("nan"))
+    by = tl.where(scale == 0, 1.0, scale)
+    if last == 1:
+        by = by[:, None]
+    return ((x / by + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000).to(tl.int8), scale
+
+
+@triton.jit
+def _float_in_cache(x, kind: tl.constexpr, NATIVE: tl.constexpr):
+    """As a cache of floats holds them."""
+    if kind == tl.float8e4nv:
+        found = as_float8(x.to(tl.float32), NATIVE)
+    else:
+        found = x.to(kind)
+    return found
+
+
+@triton.jit
 def _cached(
-    state, block_table, token, kv, start, end, columns, slots, block_stride, KV: tl.constexpr, D: tl.constexpr,
-    BLOCK: tl.constexpr, BT: tl.constexpr,
+    state, scales, block_table, token, kv, start, end, columns, slots, block_stride, KV: tl.constexpr, D: tl.constexpr,
+    W: tl.constexpr, BLOCK: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values [BT, D] of a request's positions from start on, zeros from end on."""
+    """Keys and values [BT, D] of a request's positions from start on, zeros from end on, and the scales [BT] of these
+    and those if they are int8. A vector takes W elements.
+    """
     at = tl.arange(0, D)
     position = start + tl.arange(0, BT)
     old = (position < end) & (position // BLOCK < columns)
@@ -257,10 +365,14 @@ def _cached(
     else:
         block = tl.load(block_table + token * columns + position // BLOCK, mask=old, other=0)
     old &= (block >= 0) & (block < slots // BLOCK)  # the host tells of others, and nothing is read for them
-    row = block.to(tl.int64) * block_stride + (position % BLOCK) * (2 * KV * D) + kv * D
+    row = block.to(tl.int64) * block_stride + (position % BLOCK) * (2 * KV * W) + kv * W
     keys = tl.load(state + row[:, None] + at[None, :], mask=old[:, None], other=0.0)
-    values = tl.load(state + row[:, None] + KV * D + at[None, :], mask=old[:, None], other=0.0)
-    return keys, values
+    values = tl.load(state + row[:, None] + KV * W + at[None, :], mask=old[:, None], other=0.0)
+    key_scale, value_scale = row, row
+    if W > D:
+        key_scale = tl.load(scales + (row + D) // 4, mask=old, other=0.0)
+        value_scale = tl.load(scales + (row + KV * W + D) // 4, mask=old, other=0.0)
+    return keys, values, key_scale, value_scale
 
 
 @triton.jit
@@ -291,16 +403,16 @@ def _combine(
 
 @triton.jit(do_not_specialize=["columns", "slots"])
 def decode_attention(
-    q, key, value, cos, sin, slot, state, context_len, block_table, slopes, partial, maxima, weights, arrived, out,
-    scale, softcap, window, q_stride, k_stride, v_stride, out_stride, columns, slots, block_stride,
-    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, R: tl.constexpr, ROPE: tl.constexpr, HALVES: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
+    q, key, value, cos, sin, slot, state, scales, context_len, block_table, slopes, partial, maxima, weights, arrived,
+    out, scale, softcap, window, q_stride, k_stride, v_stride, out_stride, columns, slots, block_stride,
+    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr, ROPE: tl.constexpr,
+    HALVES: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
     BLOCK: tl.constexpr, BT: tl.constexpr, GM: tl.constexpr, GP: tl.constexpr, SPLITS: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    NATIVE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One query row a request: rotates it and its key, writes key and value to the cache, and attends to one part of
-    SPLITS of the context. state: [blocks, BLOCK, 2, KV, D]; partial: [B, HEADS, SPLITS, D]; maxima and weights: the
-    same without D.
+    SPLITS of the context. state: [blocks, BLOCK, 2, KV, W], floats of D = W elements, or int8 with a scale behind D
+    of them; scales: the same memory as float32; partial: [B, HEADS, SPLITS, D]; maxima and weights: the same without D.
 
     The new key and value are used from registers; a request without context gives weights of 0. Of the programs of a
     request and a head of the cache the last to end combines the parts: `arrived`, int32 [B, KV], counts them, and is
@@ -319,12 +431,14 @@ def decode_attention(
     first = begin + split * each
     last = tl.minimum(first + each, context)
     end = tl.minimum(last, context - 1)
-    keys, values = _cached(state, block_table, token, kv, first, end, columns, slots, block_stride, KV, D, BLOCK, BT)
+    keys, values, key_scale, value_scale = _cached(
+        state, scales, block_table, token, kv, first, end, columns, slots, block_stride, KV, D, W, BLOCK, BT
+    )
     after_others(DEPENDENT)
     at = tl.arange(0, D)
     head = tl.arange(0, GM)
     used = head < GROUP
-    element = state.dtype.element_ty
+    element = q.dtype.element_ty
     q_row = q + token * q_stride + (kv * GROUP + head)[:, None] * D
     queries = tl.load(q_row + at[None, :], mask=used[:, None], other=0.0)
     k_row = key + token * k_stride + kv * D
@@ -335,27 +449,38 @@ def decode_attention(
         queries = queries.to(tl.float32) * c[None, :] + turned * s[None, :]
         new_key = new_key.to(tl.float32) * c + tl.load(k_row + pair).to(tl.float32) * s
     queries = queries.to(element)
-    new_key = new_key.to(element)
-    new_value = tl.load(value + token * v_stride + kv * D + at).to(element)
+    new_value = tl.load(value + token * v_stride + kv * D + at)
+    if W > D:
+        wide, beside = new_key.to(element).to(tl.float32), new_value.to(tl.float32)
+        new_key, new_key_scale = _whole_in_cache(wide, beside)
+        new_value, new_value_scale = _whole_in_cache(beside, beside)
+    else:
+        new_key = _float_in_cache(new_key.to(element), state.dtype.element_ty, NATIVE)
+        new_value = _float_in_cache(new_value, state.dtype.element_ty, NATIVE)
 
     to = tl.load(slot + token)
     if (context > 0) & (context - 1 >= first) & (context - 1 < last) & (to >= 0) & (to < slots):
-        place = state + to.to(tl.int64) * (2 * KV * D) + kv * D + at
-        tl.store(place, new_key)
-        tl.store(place + KV * D, new_value)
+        place = to.to(tl.int64) * (2 * KV * W) + kv * W
+        tl.store(state + place + at, new_key)
+        tl.store(state + place + KV * W + at, new_value)
+        if W > D:
+            tl.store(scales + (place + D) // 4, new_key_scale)
+            tl.store(scales + (place + KV * W + D) // 4, new_value_scale)
 
     top = tl.full((GM,), float("-inf"), tl.float32)
     total = tl.zeros((GM,), tl.float32)
     sums = tl.zeros((GM, D), tl.float32)
     for start in range(first, last, BT):
         position = start + tl.arange(0, BT)
-        next_keys, next_values = _cached(
-            state, block_table, token, kv, start + BT, end, columns, slots, block_stride, KV, D, BLOCK, BT
+        next_keys, next_values, next_key_scale, next_value_scale = _cached(
+            state, scales, block_table, token, kv, start + BT, end, columns, slots, block_stride, KV, D, W, BLOCK, BT
         )
-        new = (position == context - 1)[:, None]
-        keys = tl.where(new, new_key[None, :], keys)
-        values = tl.where(new, new_value[None, :], values)
+        new = position == context - 1
+        keys = tl.where(new[:, None], new_key.to(element)[None, :], keys.to(element))
+        values = tl.where(new[:, None], new_value.to(element)[None, :], values.to(element))
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        if W > D:
+            scores *= tl.where(new, new_key_scale, key_scale)[None, :]
         away = position - (context - 1)
         if ALIBI:
             slope = tl.load(slopes + kv * GROUP + head, mask=used, other=0.0)
@@ -371,9 +496,11 @@ def decode_attention(
         share = tl.exp(scores - base[:, None])
         shrink = tl.exp(top - base)
         total = total * shrink + tl.sum(share, axis=1)
+        if W > D:
+            share *= tl.where(new, new_value_scale, value_scale)[None, :]
         sums = sums * shrink[:, None] + tl.dot(share.to(element), values, input_precision="ieee")
         top = higher
-        keys, values = next_keys, next_values
+        keys, values, key_scale, value_scale = next_keys, next_values, next_key_scale, next_value_scale
     line = (token * HEADS + kv * GROUP + head) * SPLITS
     tl.store(partial + (line + split)[:, None] * D + at[None, :], sums, mask=used[:, None])
     tl.store(maxima + line + split, top, mask=used)
@@ -386,9 +513,9 @@ def decode_attention(
 
 @triton.jit(do_not_specialize=["slots"])
 def rotate_write(
-    q, key, value, cos, sin, slot, state, out, q_stride, k_stride, v_stride, slots,
-    HEADS: tl.constexpr, HB: tl.constexpr, KV: tl.constexpr, KB: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
-    ROPE: tl.constexpr, HALVES: tl.constexpr, DEPENDENT: tl.constexpr,
+    q, key, value, cos, sin, slot, state, scales, out, q_stride, k_stride, v_stride, slots,
+    HEADS: tl.constexpr, HB: tl.constexpr, KV: tl.constexpr, KB: tl.constexpr, D: tl.constexpr, W: tl.constexpr,
+    R: tl.constexpr, ROPE: tl.constexpr, HALVES: tl.constexpr, NATIVE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Rotates a token's queries into out [T, HEADS, D], rotates its keys, and writes them and its values to its slot.
 
@@ -399,7 +526,6 @@ def rotate_write(
     at = tl.arange(0, D)[None, :]
     head = tl.arange(0, HB)[:, None]
     kv = tl.arange(0, KB)[:, None]
-    element = state.dtype.element_ty
     to = tl.load(slot + token)
     written = (kv < KV) & (to >= 0) & (to < slots)
     k_row = key + token.to(tl.int64) * k_stride + kv * D
@@ -413,17 +539,30 @@ def rotate_write(
         to_row = out + token.to(tl.int64) * (HEADS * D) + head * D
         tl.store(to_row + at, queries.to(out.dtype.element_ty), mask=head < HEADS)
         keys = keys.to(tl.float32) * c + tl.load(k_row + pair, mask=kv < KV, other=0.0).to(tl.float32) * s
+    keys = keys.to(key.dtype.element_ty)
     values = tl.load(value + token.to(tl.int64) * v_stride + kv * D + at, mask=kv < KV, other=0.0)
-    place = state + to.to(tl.int64) * (2 * KV * D) + kv * D + at
-    tl.store(place, keys.to(element), mask=written)
-    tl.store(place + KV * D, values.to(element), mask=written)
+    place = to.to(tl.int64) * (2 * KV * W) + kv * W + at
+    if W > D:
+        keys, key_scale = _whole_in_cache(keys.to(tl.float32), values.to(tl.float32))
+        values, value_scale = _whole_in_cache(values.to(tl.float32), values.to(tl.float32))
+        head = tl.arange(0, KB)
+        line = to.to(tl.int64) * (2 * KV * W) + head * W + D
+        kept = (head < KV) & (to >= 0) & (to < slots)
+        tl.store(scales + line // 4, key_scale, mask=kept)
+        tl.store(scales + (line + KV * W) // 4, value_scale, mask=kept)
+    else:
+        keys = _float_in_cache(keys, state.dtype.element_ty, NATIVE)
+        values = _float_in_cache(values, state.dtype.element_ty, NATIVE)
+    tl.store(state + place, keys, mask=written)
+    tl.store(state + place + KV * W, values, mask=written)
 
 
 @triton.jit
 def _attend(
-    queries, top, total, sums, state, table, slopes, scale, softcap, window, begin, end, at, position, kv, columns,
-    blocks, block_stride, KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
-    ALIBI: tl.constexpr, BLOCK: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
+    queries, top, total, sums, state, scales, table, slopes, scale, softcap, window, begin, end, at, position, kv,
+    columns, blocks, block_stride, KV: tl.constexpr, D: tl.constexpr, W: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, BLOCK: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Goes on with attention of lines of queries, at these positions, over the keys from begin to end.
 
@@ -437,20 +576,22 @@ def _attend(
         if BLOCK % BN == 0:  # all in one block
             block = tl.load(table + tl.minimum(start // BLOCK, columns - 1))
             block = tl.minimum(tl.maximum(block, 0), blocks - 1)
-            begins = block.to(tl.int64) * block_stride + (start % BLOCK) * (2 * KV * D) + kv * D
-            row = begins + tl.arange(0, BN) * (2 * KV * D)
+            begins = block.to(tl.int64) * block_stride + (start % BLOCK) * (2 * KV * W) + kv * W
+            row = begins + tl.arange(0, BN) * (2 * KV * W)
         else:
             block = tl.load(table + tl.minimum(where // BLOCK, columns - 1))
             block = tl.minimum(tl.maximum(block, 0), blocks - 1)
-            row = block.to(tl.int64) * block_stride + (where % BLOCK) * (2 * KV * D) + kv * D
+            row = block.to(tl.int64) * block_stride + (where % BLOCK) * (2 * KV * W) + kv * W
         if MASKED:  # what lies behind the end may be no number
             inside = (where < end)[:, None]
             keys = tl.load(state + row[:, None] + at[None, :], mask=inside, other=0.0)
-            values = tl.load(state + row[:, None] + KV * D + at[None, :], mask=inside, other=0.0)
+            values = tl.load(state + row[:, None] + KV * W + at[None, :], mask=inside, other=0.0)
         else:
             keys = tl.load(state + row[:, None] + at[None, :])
-            values = tl.load(state + row[:, None] + KV * D + at[None, :])
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+            values = tl.load(state + row[:, None] + KV * W + at[None, :])
+        scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
+        if W > D:
+            scores *= tl.load(scales + (row + D) // 4, mask=where < end, other=0.0)[None, :]
         if not plain:
             scores *= scale
         away = where[None, :] - position[:, None]
@@ -471,17 +612,19 @@ def _attend(
         shrink = tl.exp2(top - base)
         total = total * shrink + tl.sum(share, axis=1)
         sums = sums * shrink[:, None]
-        sums = tl.dot(share.to(values.dtype), values, sums, input_precision="ieee")
+        if W > D:
+            share *= tl.load(scales + (row + KV * W + D) // 4, mask=where < end, other=0.0)[None, :]
+        sums = tl.dot(share.to(queries.dtype), values.to(queries.dtype), sums, input_precision="ieee")
         top = higher
     return top, total, sums
 
 
 @triton.jit(do_not_specialize=["tokens", "columns", "blocks"])
 def prefill_attention(
-    q, state, tiles, query_start, context_len, block_table, slopes, out, tokens, scale, softcap, window, q_stride,
-    columns, blocks, block_stride, HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, BLOCK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+    q, state, scales, tiles, query_start, context_len, block_table, slopes, out, tokens, scale, softcap, window,
+    q_stride, columns, blocks, block_stride, HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, W: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, BLOCK: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Attention of several rows a request over cached tokens, their own included, into out [T, HEADS, D].
 
@@ -505,7 +648,6 @@ def prefill_attention(
     used = (line < ROWS * GROUP) & (number < rows) & (begin + number < tokens)
     token = (begin + number).to(tl.int64)
     queries = tl.load(q + token[:, None] * q_stride + head[:, None] * D + at[None, :], mask=used[:, None], other=0.0)
-    queries = queries.to(state.dtype.element_ty)
     position = context - rows + number
     if ALIBI:
         slope = tl.load(slopes + head, mask=used, other=0.0)
@@ -523,12 +665,12 @@ def prefill_attention(
         low = tl.maximum(least - window + 1, 0) // BN * BN
         whole = low
     top, total, sums = _attend(
-        queries, top, total, sums, state, table, slope, scale, softcap, window, low, whole, at, position, kv, columns,
-        blocks, block_stride, KV, D, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, False, STAGES,
+        queries, top, total, sums, state, scales, table, slope, scale, softcap, window, low, whole, at, position, kv,
+        columns, blocks, block_stride, KV, D, W, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, False, STAGES,
     )  # fmt: skip
     top, total, sums = _attend(
-        queries, top, total, sums, state, table, slope, scale, softcap, window, whole, end, at, position, kv, columns,
-        blocks, block_stride, KV, D, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, True, STAGES,
+        queries, top, total, sums, state, scales, table, slope, scale, softcap, window, whole, end, at, position, kv,
+        columns, blocks, block_stride, KV, D, W, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, True, STAGES,
     )  # fmt: skip
     found = sums / tl.where(total > 0, total, 1.0)[:, None]
     place = out + token[:, None] * (HEADS * D) + head[:, None] * D + at[None, :]

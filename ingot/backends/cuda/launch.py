@@ -27,6 +27,7 @@ PROGRAMS = 2048  # of decode attention: with more, the context of a request is n
 IN_THREAD = 64  # elements of a weight of floats that a thread holds
 FEW_OUTPUTS = 8192  # of a product of floats whose programs stay
 SHARED = 232448  # bytes, of a program's threads, on the GPUs of compute capability 9.0
+LIBRARY_UNIT = 16  # outputs and inputs of the library's products of float8 are multiples of this
 UNIT = 16  # inputs of a product of integers by few rows are a multiple of this
 
 
@@ -48,7 +49,8 @@ class Norm:
 class Weight:
     """What a product multiplies rows with, [n, k]; `second` makes it silu(x · wᵀ) · (x · secondᵀ).
 
-    scales: of int8, one an output; with `group`, of 4 bits in bytes [n, k / 2] (`packed`), one a group.
+    scales: of int8 and float8_e4m3fn, one an output; with `group`, of 4 bits in bytes [n, k / 2] (`packed`), one a
+    group.
     """
 
     first: Any
@@ -56,6 +58,11 @@ class Weight:
     second: Any = None
     second_scales: Any = None
     group: int = 0
+
+    @property
+    def integers(self) -> bool:
+        """Whether it holds integers."""
+        return self.scales is not None and not self.first.is_floating_point()
 
     @property
     def outputs(self) -> int:
@@ -112,6 +119,11 @@ class Form:
         return {"WINDOW": self.window > 0, "SOFTCAP": self.softcap > 0, "ALIBI": self.slopes is not None}
 
 
+def _kind(weight: Weight) -> str:
+    """What a weight holds, by name."""
+    return "int4" if weight.group else str(weight.first.dtype).removeprefix("torch.")
+
+
 def step_of(weight: Weight) -> int:
     """Inputs that the matrix units take of a weight of integers at a time; 0 for sizes that they do not take."""
     step = weight.group or 128
@@ -139,14 +151,14 @@ def unpacked(torch: Any, weight: Any, group: int) -> Any:
 class Launcher:
     """The kernels on one device. `dependent`: whether each is started while the one before it still runs.
 
-    blocks, tiles: for products of (outputs, inputs, parts, bits of a weight), and for tiles rows, where others than
-    `shape`, `block` and `tile` give are wanted.
+    blocks, tiles: for products of (outputs, inputs, parts, "int4" or the weight's dtype), and for tiles rows,
+    where others than `shape`, `block` and `tile` give are wanted.
     """
 
     torch: Any
     dependent: bool = False
-    blocks: dict[tuple[int, int, int, int], Block] = field(default_factory=dict)
-    tiles: dict[tuple[int, int, int, int, int], Tile] = field(default_factory=dict)
+    blocks: dict[tuple[int, int, int, str], Block] = field(default_factory=dict)
+    tiles: dict[tuple[int, int, int, str, int], Tile] = field(default_factory=dict)
     _zeros: dict[int, Any] = field(default_factory=dict)
 
     @cached_property
@@ -196,10 +208,18 @@ class Launcher:
         """What every launch is told."""
         return {"launch_pdl": True} if self.dependent else {}
 
-    def product(self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None) -> None:
-        """out[T, n] = norm(x)[T, k] · weightᵀ, plus `extra` [T, n] or [n]. Rows may lie apart in x, extra and out."""
+    def product(
+        self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None, rounds: bool = False
+    ) -> None:
+        """out[T, n] = norm(x)[T, k] · weightᵀ, plus `extra` [T, n] or [n]. Rows may lie apart in x, extra and out.
+
+        rounds: whether rows, normalised, are rounded to float8 before a weight of float8, each with a scale.
+        """
         rows = int(x.shape[0])
-        integers = weight.scales is not None
+        if rounds and rows > ROWS:
+            self._rounded(x, weight, out, norm, extra)
+            return
+        integers = weight.integers
         if integers and INTEGER_ROWS < rows <= TILE_ROWS and step_of(weight):
             self._planes(x, weight, out, norm, extra)
             return
@@ -208,7 +228,7 @@ class Launcher:
                 normed = self.torch.empty((rows, weight.inputs), dtype=x.dtype, device=x.device)
                 self.norm(x, norm, normed)
                 x = normed
-            if integers and rows > EXPANDED_ROWS:
+            if weight.scales is not None and rows > EXPANDED_ROWS:
                 weight = self._expanded(weight, x.dtype)
             whole = weight.scales is None and x.dtype == out.dtype
             (self._whole if whole else self._tiles)(x, weight, out, extra)
@@ -225,8 +245,9 @@ class Launcher:
             stays = shape.resident > 0 and rows == 1 and weight.second is None
             programs = min(whole, self.multiprocessors * shape.resident) if stays else whole
             self.kernels.product_rows[(programs,)](
-                x, gain, weight.first, *_or(x, weight.second, extra), out, n, k, *numbers, ROWS=rows, BN=shape.rows,
-                BK=power(k), STAYS=stays, num_warps=shape.warps, **flags, **self.options,
+                x, gain, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out, n, k,
+                *numbers, ROWS=rows, BN=shape.rows, BK=power(k), SCALED=weight.scales is not None, ROUNDS=rounds,
+                NATIVE=self.native, STAYS=stays, num_warps=shape.warps, **flags, **self.options,
             )  # fmt: skip
             return
         block = self.block(weight, rows)
@@ -245,20 +266,23 @@ class Launcher:
         """
         n, wide = weight.outputs, power(weight.inputs)
         parts = 2 if weight.second is not None else 1
-        if (n, weight.inputs, parts, 16) in self.blocks:
-            return self.blocks[n, weight.inputs, parts, 16]
-        if rows == parts == 1 and n <= FEW_OUTPUTS and weight.first.element_size() == 2:
+        key = (n, weight.inputs, parts, _kind(weight))
+        if key in self.blocks:
+            return self.blocks[key]
+        size = weight.first.element_size()
+        if rows == parts == 1 and n <= FEW_OUTPUTS and size <= 2:
             warps = 8 if wide <= 8192 else 16
             held = IN_THREAD * 32 * warps // wide
             if n >= 3 * held * self.multiprocessors * 16 // warps:
                 return Block(warps, held, 0, 16 // warps)
         warps = 4 if wide <= 8192 else min(16, wide // 2048)
-        return Block(warps, min(max(1, IN_THREAD * 32 * warps // wide // parts), power(n)), 0, 0)
+        held = IN_THREAD * (2 if size == rows == 1 else 1)  # threads that stay, or have several rows, hold more else
+        return Block(warps, min(max(1, held * 32 * warps // wide // parts), power(n)), 0, 0)
 
     def block(self, weight: Weight, rows: int) -> Block:
         """What a program of a product of integers has at a time: the best of some 20 each, on an H200."""
         n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
-        key = (n, k, parts, 4 if weight.group else 8)
+        key = (n, k, parts, _kind(weight))
         if key in self.blocks:
             return self.blocks[key]
         line = power(k // (32 if weight.group else 16))
@@ -282,7 +306,7 @@ class Launcher:
         """
         n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
         high = max(16, power(rows))
-        key = (n, k, parts, 4 if weight.group else 8, high)
+        key = (n, k, parts, _kind(weight), high)
         if key in self.tiles:
             return self.tiles[key]
         few = high == 16
@@ -318,8 +342,36 @@ class Launcher:
             num_warps=tile.warps, **self.options,
         )  # fmt: skip
 
+    def _rounded(self, x: Any, weight: Weight, out: Any, norm: Norm | None, extra: Any) -> None:
+        """Rows of float8 by weights of float8: many by the library."""
+        torch, rows, n, k = self.torch, int(x.shape[0]), weight.outputs, weight.inputs
+        found = torch.empty((rows, k), dtype=torch.float8_e4m3fn, device=x.device)
+        back = torch.empty(rows, dtype=torch.float32, device=x.device)
+        gain, eps, shift = (norm.gain, norm.eps, norm.shift) if norm else (x, 0.0, 0.0)
+        self.kernels.float8_rows[(rows,)](
+            x, gain, found, back, k, eps, shift, x.stride(0), BK=power(k), NORM=norm is not None, NATIVE=self.native,
+            DEPENDENT=self.dependent, num_warps=8, **self.options,
+        )  # fmt: skip
+        if rows <= TILE_ROWS or n % LIBRARY_UNIT or k % LIBRARY_UNIT or out.dtype != torch.bfloat16:
+            self._tiles(found, weight, out, extra, back)
+            return
+        parts = [(weight.first, weight.scales), (weight.second, weight.second_scales)]
+        sums = [
+            torch._scaled_mm(
+                found, w.T, scale_a=back[:, None], scale_b=s[None, :], out_dtype=out.dtype, use_fast_accum=True
+            )
+            for w, s in parts
+            if w is not None
+        ]
+        if len(sums) == 2:
+            self.gated(sums[0], sums[1], out)
+        if extra is not None:
+            torch.add(out if len(sums) == 2 else sums[0], extra, out=out)
+        elif len(sums) == 1:
+            out.copy_(sums[0])
+
     def _expanded(self, weight: Weight, dtype: Any) -> Weight:
-        """The numbers that integers and scales stand for, for as long as one product takes."""
+        """The numbers that integers or floats of 8 bits and scales stand for, for as long as one product takes."""
         n, k, torch = weight.outputs, weight.inputs, self.torch
         made: list[Any] = []
         for stored, scales in ((weight.first, weight.scales), (weight.second, weight.second_scales)):
@@ -334,8 +386,9 @@ class Launcher:
             else:
                 wide = min(512, power(k))
                 self.kernels.expand_rows[(-(-n // 8), -(-k // wide))](
-                    stored, scales, out, n, k, BN=8, BK=wide, DEPENDENT=self.dependent, num_warps=4, **self.options
-                )
+                    stored, scales, out, n, k, BN=8, BK=wide, FLOATS=not weight.integers, DEPENDENT=self.dependent,
+                    num_warps=4, **self.options,
+                )  # fmt: skip
             made.append(out)
         return Weight(made[0], second=made[1] if len(made) > 1 else None)
 
@@ -353,10 +406,11 @@ class Launcher:
         if extra is not None:
             out += extra
 
-    def _tiles(self, x: Any, weight: Weight, out: Any, extra: Any) -> None:
+    def _tiles(self, x: Any, weight: Weight, out: Any, extra: Any, back: Any = None) -> None:
+        """By the matrix units. back: the scales of rows of float8."""
         rows, n, k = int(x.shape[0]), weight.outputs, weight.inputs
         stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
-        tensors = (x, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out)
+        tensors = (weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out)
         numbers = (rows, n, k, x.stride(0), stride, out.stride(0))
         few = rows <= TILE_ROWS
         high, wide = (max(16, power(rows)), 32) if few else (128, 64 if weight.second is not None else 128)
@@ -364,13 +418,14 @@ class Launcher:
         grid, warps = (-(-rows // high), -(-n // wide)), 4 if few else 8
         if weight.group:
             self.kernels.group_tiles[grid](
-                *tensors, *numbers, BM=high, BN=wide, HALF=weight.group // 2, STAGES=4 if few else 3, num_warps=warps,
-                **flags, **self.options,
+                x, *tensors, *numbers, BM=high, BN=wide, HALF=weight.group // 2, STAGES=4 if few else 3,
+                num_warps=warps, **flags, **self.options,
             )  # fmt: skip
         else:
             self.kernels.product_tiles[grid](
-                *tensors, *numbers, BM=high, BN=wide, BK=128 if few else 64, SCALED=weight.scales is not None,
-                STAGES=4 if few else 3, num_warps=warps, **flags, **self.options,
+                x, *_or(x, back), *tensors, *numbers, BM=high, BN=wide, BK=128 if few else 64,
+                SCALED=weight.scales is not None, ROUNDED=back is not None, STAGES=4 if few else 3, num_warps=warps,
+                **flags, **self.options,
             )  # fmt: skip
 
     def gated(self, a: Any, b: Any, out: Any) -> None:
@@ -396,23 +451,25 @@ class Launcher:
     ) -> None:  # fmt: skip
         """Attention of one row a request, q [B, H, D], over its cached tokens and its own, into out [B, H · D].
 
-        Rotates q and key, and writes key and value [B, KV, D] to the slots of the state [blocks, size, 2, KV, D]. Rows
+        Rotates q and key, and writes key and value [B, KV, D] to the slots of the state [blocks, size, 2, KV, D], which
+        holds q's type or float8_e4m3fn; or int8 [blocks, size, 2, KV, D + 4], in the last four a float32 scale. Rows
         may lie apart in q, key, value and out.
         """
         torch = self.torch
         requests, heads, width = q.shape
-        blocks, size, _, kv, _ = state.shape
+        blocks, size, _, kv, stored = state.shape
         most = max(1, power(PROGRAMS // (requests * kv)))  # few programs have much to do: the context is divided
         splits = min(SPLITS, most, power(block_table.shape[1] * size // KEYS))
         parts = torch.empty((requests, heads, splits, width), dtype=torch.float32, device=q.device)
         maxima, weights = torch.empty((2, requests, heads, splits), dtype=torch.float32, device=q.device)
         cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
         self.kernels.decode_attention[(requests, kv, splits)](
-            q, key, value, cos, sin, slot, state, context_len, block_table, slopes, parts, maxima, weights,
-            self.zeros(requests * kv, q.device), out, form.scale, form.softcap, form.window, q.stride(0),
-            key.stride(0), value.stride(0), out.stride(0), block_table.stride(0), blocks * size, state.stride(0),
-            HEADS=heads, KV=kv, D=width, **self._rotation(form, width), BLOCK=size, BT=KEYS,
-            GM=max(16, power(heads // kv)), GP=power(heads // kv), SPLITS=splits, **form.flags,
+            q, key, value, cos, sin, slot, state, _scales_in(torch, state), context_len, block_table, slopes, parts,
+            maxima, weights, self.zeros(requests * kv, q.device), out, form.scale, form.softcap, form.window,
+            q.stride(0), key.stride(0), value.stride(0), out.stride(0), block_table.stride(0), blocks * size,
+            state.stride(0),
+            HEADS=heads, KV=kv, D=width, W=stored, **self._rotation(form, width), BLOCK=size, BT=KEYS,
+            GM=max(16, power(heads // kv)), GP=power(heads // kv), SPLITS=splits, **form.flags, NATIVE=self.native,
             DEPENDENT=self.dependent, num_warps=4 if width * q.element_size() <= 256 else 8, **self.options,
         )  # fmt: skip
 
@@ -422,28 +479,32 @@ class Launcher:
     ) -> None:  # fmt: skip
         """As `decode`, of any number of rows a request: q [T, H, D]. tiles: `tiles_of` these rows, on the device."""
         tokens, heads, width = q.shape
-        blocks, size, _, kv, _ = state.shape
+        blocks, size, _, kv, stored = state.shape
+        scales = _scales_in(self.torch, state)
         cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
         turned = q if form.cos is None else self.torch.empty((tokens, heads, width), dtype=q.dtype, device=q.device)
         self.kernels.rotate_write[(tokens,)](
-            q, key, value, cos, sin, slot, state, turned, q.stride(0), key.stride(0), value.stride(0), blocks * size,
-            HEADS=heads, HB=power(heads), KV=kv, KB=power(kv), D=width, **self._rotation(form, width),
-            DEPENDENT=self.dependent, num_warps=4, **self.options,
+            q, key, value, cos, sin, slot, state, scales, turned, q.stride(0), key.stride(0), value.stride(0),
+            blocks * size, HEADS=heads, HB=power(heads), KV=kv, KB=power(kv), D=width, W=stored,
+            **self._rotation(form, width), NATIVE=self.native, DEPENDENT=self.dependent, num_warps=4, **self.options,
         )  # fmt: skip
         lines = lines_of(heads // kv)
-        keys, stages = self.steps(width, q.element_size(), lines)
+        keys, stages = self.steps(width, q.element_size(), lines, state.element_size() < q.element_size())
         self.kernels.prefill_attention[(len(tiles), kv)](
-            turned, state, tiles, query_start, context_len, block_table, slopes, out, tokens, form.scale, form.softcap,
-            form.window, turned.stride(0), block_table.stride(0), blocks, state.stride(0), HEADS=heads, KV=kv, D=width,
-            BLOCK=size, BM=lines, BN=keys, STAGES=stages, **form.flags, DEPENDENT=self.dependent,
-            num_warps=8 if lines >= 128 else 4, **self.options,
+            turned, state, scales, tiles, query_start, context_len, block_table, slopes, out, tokens, form.scale,
+            form.softcap, form.window, turned.stride(0), block_table.stride(0), blocks, state.stride(0), HEADS=heads,
+            KV=kv, D=width, W=stored, BLOCK=size, BM=lines, BN=keys, STAGES=stages, **form.flags,
+            DEPENDENT=self.dependent, num_warps=8 if lines >= 128 else 4, **self.options,
         )  # fmt: skip
 
-    def steps(self, width: int, size: int, lines: int) -> tuple[int, int]:
+    def steps(self, width: int, size: int, lines: int, narrow: bool = False) -> tuple[int, int]:
         """Keys that prefill attention takes at a time, and how many such steps are under way: as many as fit, with the
-        queries, into the memory that a program's threads share. size: bytes of an element.
+        queries, into the memory that a program's threads share. size: bytes of an element. narrow: whether the cache
+        holds fewer, which take registers until they are as wide.
         """
-        many = ((128, 2), (64, 3), (64, 2), (32, 2)) if size == 2 else ((KEYS, 3), (KEYS, 2), (KEYS, 1))
+        many = [(KEYS, 3), (KEYS, 2), (KEYS, 1)]
+        if size == 2:
+            many = [*([] if narrow else [(128, 2)]), (64, 3), (64, 2), (32, 2)]
         fits = [(keys, n) for keys, n in many if (2 * n * keys + lines) * width * size <= self.shared]
         return fits[0] if fits else (16, 1)
 
@@ -476,5 +537,6 @@ def _or(instead: Any, *tensors: Any) -> Sequence[Any]:
     return [instead if t is None else t for t in tensors]
 
 
-def _from(tensor: Any, row: int) -> Any:
-    return None if tensor is None else tensor[row:]
+def _scales_in(torch: Any, state: Any) -> Any:
+    """A cache's memory as float32, where it holds scales beside int8; of another one itself."""
+    return state.view(torch.float32) if state.dtype == torch.int8 else state

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ingot import dtypes
 from ingot.backends.cuda.launch import LEAST_GROUP, MOST_INPUTS, power
 from ingot.ir import Network, Node, Value
 from ingot.ops.attention import KvWrite, PagedAttention, Rope
 from ingot.ops.binary import Add, Mul
-from ingot.ops.conversion import Dequantize
+from ingot.ops.conversion import Dequantize, Float8Rows
 from ingot.ops.elementwise import Silu
 from ingot.ops.indexing import Embedding
 from ingot.ops.norm import RmsNorm
@@ -33,7 +33,8 @@ class Single:
 
 @dataclass(frozen=True)
 class Factor:
-    """A weight [n, k] as it is stored, and the scales that make it of integers: one an output, or one a group."""
+    """A weight [n, k] as it is stored, and the scales that integers or floats of 8 bits have: one an output, or one a
+    group."""
 
     weight: Value
     scales: Value | None = None
@@ -44,7 +45,8 @@ class Factor:
 class Product:
     """Rows of x, normalised if there is a `norm`, by weights: one, several of one x, or a gate and what it gates.
 
-    outs: a result each; of a pair one. extra: what is added, rows of the result's shape or one row for all.
+    outs: a result each; of a pair one. extra: what is added, rows of the result's shape or one row for all. rounds:
+    whether the rows, normalised, become floats of 8 bits with a scale each.
     """
 
     nodes: tuple[Node, ...]
@@ -54,6 +56,7 @@ class Product:
     pair: bool = False
     norm: Node | None = None
     extra: Value | None = None
+    rounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def _attention(network: Network, node: Node) -> Attention | None:
         return None
     state, key, value, slot = write.inputs
     width = q.shape[2]
-    if cache.dtype not in dtypes.FLOATS or not isinstance(width, int) or width < 16 or width != power(width):
+    if not isinstance(width, int) or width < 16 or width != power(width):
         return None
     nodes: tuple[Node, ...] = (write, node)
     cos, sin, halves = None, None, True
@@ -218,9 +221,9 @@ def _factor(node: Node) -> Factor | None:
     if made is not None and isinstance(made.op, Dequantize) and len(made.inputs) == 2:
         stored, scales = made.inputs
         group = made.op.group
-        kind = dtypes.int4 if group else dtypes.int8
+        kinds = (dtypes.int4,) if group else (dtypes.int8, dtypes.float8_e4m3fn)
         outputs = (stored.shape[0], stored.shape[1] // group if group else 1)
-        fits = stored.dtype is kind and scales.shape == outputs and group == (power(group) if group else 0)
+        fits = stored.dtype in kinds and scales.shape == outputs and group == (power(group) if group else 0)
         # Rows of a table that is the head too are looked up as they are stored.
         fits &= all(isinstance(reader.op, (Dequantize, Embedding)) for reader in stored.uses)
         if not fits or scales.kind != "parameter" or scales.dtype is not dtypes.float32 or 0 < group < LEAST_GROUP:
@@ -262,9 +265,8 @@ def _pair(network: Network, node: Node, linear: dict[Node, Factor]) -> Product |
         if maker is other or maker.inputs[0] is not other.inputs[0] or not same:
             continue
         nodes = [*_made((maker, a), (other, b)), silu, node]
-        norm = _norm_before(network, maker.inputs[0], nodes)
-        x = norm.inputs[0] if norm else maker.inputs[0]
-        return Product(_with(norm, nodes), x, (a, b), (node.output,), True, norm)
+        before = _before(network, maker.inputs[0], nodes, a)
+        return Product(before.nodes, before.x, (a, b), (node.output,), True, before.norm, None, before.rounds)
     return None
 
 
@@ -287,9 +289,30 @@ def _product(network: Network, members: Sequence[tuple[Node, Factor]]) -> Produc
         nodes.append(reader)
         (extra,) = (v for v in reader.inputs if v is not first.output)
         outs = (reader.output,)
-    norm = _norm_before(network, first.inputs[0], nodes)
-    x = norm.inputs[0] if norm else first.inputs[0]
-    return Product(_with(norm, nodes), x, tuple(f for _, f in members), outs, False, norm, extra)
+    factors = tuple(f for _, f in members)
+    before = _before(network, first.inputs[0], nodes, factors[0])
+    return Product(before.nodes, before.x, factors, outs, False, before.norm, extra, before.rounds)
+
+
+class Before(NamedTuple):
+    """What a product does to its rows: the nodes of all of it, and the rows as they are before."""
+
+    nodes: tuple[Node, ...]
+    x: Value
+    norm: Node | None
+    rounds: bool
+
+
+def _before(network: Network, x: Value, nodes: Sequence[Node], factor: Factor) -> Before:
+    """The norm, and the rounding to floats of 8 bits before a weight of these, where only these nodes read them."""
+    found, made = list(nodes), x.node
+    rounds = factor.weight.dtype is dtypes.float8_e4m3fn and made is not None and isinstance(made.op, Float8Rows)
+    if made is not None and rounds and set(x.uses) <= set(nodes) and not network.is_output(x):
+        found, x = [made, *found], made.inputs[0]
+    else:
+        rounds = False
+    norm = _norm_before(network, x, found)
+    return Before((*([norm] if norm else []), *found), norm.inputs[0] if norm else x, norm, rounds)
 
 
 def _norm_before(network: Network, x: Value, nodes: Sequence[Node]) -> Node | None:
@@ -299,7 +322,3 @@ def _norm_before(network: Network, x: Value, nodes: Sequence[Node]) -> Node | No
         return None
     whole = len(norm.inputs) == 2 and norm.inputs[1].spec is not None and len(norm.inputs[0].shape) == 2
     return norm if whole else None
-
-
-def _with(norm: Node | None, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    return (*([norm] if norm else []), *nodes)

@@ -4,9 +4,9 @@
                                  ["quantize", 1, {"dtype": "int8", "group": 0, "limit": 127, "in": [0, 1]}]]}
 
 The last dimension is what a product sums over; `group` of it share a scale, or all of it (0). Integers go from −limit
-to limit, or to the largest of their type. A scale is the largest magnitude divided by `limit` (`scales`), so that
-nothing saturates, or the one of several that leaves the smallest squared error (`fitted_scales`), as few integers want;
-where all weights are zero it is 1.
+to limit, or to the largest of their type; floats of 8 bits (e4m3) are rounded to nearest even. A scale is the largest
+magnitude divided by `limit` (`scales`), so that nothing saturates, or the one of several that leaves the smallest
+squared error (`fitted_scales`), as few integers want; where all weights are zero it is 1.
 
 With zero points an integer q stands for (q − zero) · scale: all 2 · limit integers serve the range of a group, which
 need not lie around 0. A zero point follows from its scale (`centred_zeros`): the middle of the range lands between the
@@ -25,6 +25,7 @@ from ingot.errors import RecipeError
 from ingot.ir.recipe import Array, Known, Shape, Step, register, require
 from ingot.ir.steps.check import is_dtype, is_finite, is_int, is_whole, one
 
+MOST_FLOAT8 = 448  # the largest float8_e4m3fn
 AT_ONCE = 1 << 20  # elements of a weight that are widened at a time; bounds the float32 intermediates …
 FITTED_AT_ONCE = 1 << 16  # … and so do these, which stay in a core's cache while they are read again and again
 TRIED = (-1.0, -0.5, 0.0, 0.5, 1.0)  # what is added to the limit that the largest magnitude is divided by
@@ -49,8 +50,11 @@ def _quantize_infer(known: Sequence[Known], dtype: str, group: int, limit: int, 
     wanted = "a weight and its scales" if count == 2 else "a weight, its scales and its zero points"
     require(len(known) == count, f"takes {wanted}, not {len(known)} operands")
     target = dtypes.get(dtype)
-    require(target.kind == "int" and 0 < limit <= 2 ** (target.bits - 1), f"{limit} does not fit {dtype}")
-    require(target.bits <= 8, f"weights are stored in integers of at most 8 bits, not as {dtype}")
+    if target is dtypes.float8_e4m3fn:
+        require(limit == MOST_FLOAT8 and count == 2, f"{dtype} goes up to {MOST_FLOAT8}, and has no zero points")
+    else:
+        require(target.kind == "int" and 0 < limit <= 2 ** (target.bits - 1), f"{limit} does not fit {dtype}")
+        require(target.bits <= 8, f"weights are stored in integers of at most 8 bits, not as {dtype}")
     (_, shape), scales, *zeros = known
     require(scales == _scales_infer(known[:1], group, limit), f"its scales are {scales[0].name}{list(scales[1])}")
     for kind, other in zeros:
@@ -184,6 +188,8 @@ def _zeros_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
 def _quantize_apply(arrays: Sequence[Array], dtype: str, group: int, limit: int) -> Array:
     weight, scales, *zeros = arrays
     target = dtypes.get(dtype)
+    if target is dtypes.float8_e4m3fn:
+        return _floats_of_8(weight, scales, group)
     found, most = np.empty(weight.shape, target.numpy), min(limit, 2 ** (target.bits - 1) - 1)
     flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1], 1)
     added = zeros[0].reshape(by_row.shape).astype(np.float32) if zeros else None
@@ -191,6 +197,16 @@ def _quantize_apply(arrays: Sequence[Array], dtype: str, group: int, limit: int)
         whole = np.rint(wide / by_row[rows])
         whole = np.clip(whole if added is None else whole + added[rows], -limit, most)
         flat[rows] = whole.reshape(len(whole), -1).astype(np.int8).astype(found.dtype)
+    return found
+
+
+def _floats_of_8(weight: Array, scales: Array, group: int) -> Array:
+    """Weights in their scales as float8, nearest even; rounding may have brought one beyond the largest number."""
+    found = np.empty(weight.shape, dtypes.float8_e4m3fn.numpy)
+    flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1], 1)
+    for rows, wide in _blocks(weight, group):
+        held = np.clip(wide / by_row[rows], -MOST_FLOAT8, MOST_FLOAT8)
+        flat[rows] = held.reshape(len(wide), -1).astype(found.dtype)
     return found
 
 
@@ -207,7 +223,8 @@ register(Step("quantize_to_zeros", 1, partial(_quantize_infer, count=3), _quanti
 def _dequantize_infer(known: Sequence[Known], dtype: str, zero: int, scale: float) -> Known:
     require(len(known) in (1, 2), f"takes integers and maybe their scales, not {len(known)} operands")
     (kind, shape), *scales = known
-    require(kind.is_integer and dtypes.get(dtype).is_float, f"{kind.name} as {dtype} is no dequantised weight")
+    narrow = kind.is_integer or (kind is dtypes.float8_e4m3fn and zero == 0)
+    require(narrow and dtypes.get(dtype).is_float, f"{kind.name} as {dtype} is no dequantised weight")
     for _, other in scales:
         fits = len(other) <= len(shape) and all(n in (1, m) for n, m in zip(other[::-1], shape[::-1], strict=False))
         require(fits, f"scales {list(other)} do not broadcast to {list(shape)}")
@@ -217,7 +234,7 @@ def _dequantize_infer(known: Sequence[Known], dtype: str, zero: int, scale: floa
 def _dequantize_apply(arrays: Sequence[Array], dtype: str, zero: int, scale: float) -> Array:
     q, *scales = arrays
     by = scales[0].astype(np.float32) if scales else np.float32(scale)
-    whole = q.astype(np.int64) - zero
+    whole = q if dtypes.get(q.dtype).is_float else q.astype(np.int64) - zero
     with np.errstate(all="ignore"):
         return np.asarray((whole.astype(np.float32) * by).astype(dtypes.get(dtype).numpy))
 

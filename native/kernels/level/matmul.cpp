@@ -92,7 +92,7 @@ INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][2], int row) {
 #endif
 }
 
-/// How weights lie: as the kind reads them, or as 4 or 8 whole numbers to a word, which become what it reads in registers.
+/// How weights lie: as the kind reads them, or as 4 or 8 numbers to a word, which become what it reads in registers.
 template <class Kind, bool Groups>
 struct AsRead {
   static constexpr int depth = Kind::w_depth, bytes = Kind::w_bytes;
@@ -100,12 +100,12 @@ struct AsRead {
   template <int>
   INGOT_INLINE auto values(const std::byte* w) { return Kind::values(w); }
 };
-template <class Kind, int Bits>
+template <class Kind, Packing How>
 struct InWords {
-  static constexpr int depth = 32 / Bits, bytes = kPackedBytes;
-  static constexpr bool groups = Bits == 4;
+  static constexpr int depth = packed_depth(How), bytes = kPackedBytes;
+  static constexpr bool groups = How == Packing::int4;
   template <int N>
-  INGOT_INLINE auto values(const std::byte* w) { return Kind::template values_of<Bits, N>(words_at(w, 0)); }
+  INGOT_INLINE auto values(const std::byte* w) { return Kind::template values_of<How, N>(words_at(w, 0)); }
 };
 
 /// One step of `Way`, which is one or several of the kind's.
@@ -120,21 +120,22 @@ INGOT_INLINE void add_step(Sum (&a)[R][C], const std::byte* x, const std::byte* 
 }
 
 /// A block of words as the panel that the kind reads, by the same conversion.
-template <class Kind, int Bits, int... N>
+template <class Kind, Packing How, int... N>
 INGOT_INLINE void unpack_words(const std::byte* from, int k, std::byte* panel, std::integer_sequence<int, N...>) {
-  for (int row = 0; row < k; row += 32 / Bits, from += kPackedBytes, panel += sizeof...(N) * Kind::w_bytes)
+  for (int row = 0; row < k; row += packed_depth(How), from += kPackedBytes, panel += sizeof...(N) * Kind::w_bytes)
     for (int column = 0; column < kPanel; column += kLanes) {
       const Ints words = words_at(from, column);
       std::byte* const to = panel + column * Kind::w_bytes / kPanel;
-      (Kind::store_values(to + N * Kind::w_bytes, Kind::template values_of<Bits, N>(words)), ...);
+      (Kind::store_values(to + N * Kind::w_bytes, Kind::template values_of<How, N>(words)), ...);
     }
 }
 
 template <class Kind>
 __attribute__((noinline)) void unpack_any(const MatmulJob& job, const std::byte* from, int k, std::byte* panel) {
-  if (job.packing == Packing::int8)
-    return unpack_words<Kind, 8>(from, k, panel, std::make_integer_sequence<int, 4 / Kind::w_depth>());
-  unpack_words<Kind, 4>(from, k, panel, std::make_integer_sequence<int, 8 / Kind::w_depth>());
+  constexpr auto four = std::make_integer_sequence<int, 4 / Kind::w_depth>();
+  if (job.packing == Packing::int8) return unpack_words<Kind, Packing::int8>(from, k, panel, four);
+  if (job.packing == Packing::float8) return unpack_words<Kind, Packing::float8>(from, k, panel, four);
+  unpack_words<Kind, Packing::int4>(from, k, panel, std::make_integer_sequence<int, 8 / Kind::w_depth>());
 }
 
 /// The sums of each group as int32, from what the packed row says on; times their scale they are added to the float32 sums, in memory.
@@ -313,8 +314,9 @@ INGOT_INLINE void multiply_any(const BlockProduct& p) {
   constexpr auto rows = std::make_integer_sequence<int, kRows>();
   [[maybe_unused]] constexpr auto few = std::make_integer_sequence<int, kFewRows>();
   if constexpr (kFewRows > 0) {
-    if (p.packing == Packing::int8) return multiply_rows<Kind, InWords<Kind, 8>>(p, few);
-    if (p.packing == Packing::int4) return multiply_rows<Kind, InWords<Kind, 4>>(p, few);
+    if (p.packing == Packing::int8) return multiply_rows<Kind, InWords<Kind, Packing::int8>>(p, few);
+    if (p.packing == Packing::float8) return multiply_rows<Kind, InWords<Kind, Packing::float8>>(p, few);
+    if (p.packing == Packing::int4) return multiply_rows<Kind, InWords<Kind, Packing::int4>>(p, few);
   }
   if (p.scales != nullptr) return multiply_rows<Kind, AsRead<Kind, true>>(p, rows);
   multiply_rows<Kind, AsRead<Kind, false>>(p, rows);
@@ -330,8 +332,8 @@ struct OneByOne {
   static constexpr bool integers = false, sums_of_groups = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
-  template <int Bits, int N>
-  INGOT_INLINE Values values_of(Ints words) { return value_of<Bits, N>(words); }
+  template <Packing How, int N>
+  INGOT_INLINE Values values_of(Ints words) { return narrow_of<How, N>(words); }
   INGOT_INLINE void store_values(std::byte* to, Values values) { store((T*)to, values); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
@@ -356,8 +358,8 @@ struct Pairs {
   static constexpr bool integers = false, sums_of_groups = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
-  template <int Bits, int N>
-  INGOT_INLINE Values values_of(Ints words) { return (__m512bh)pair_of<Bits, N>(words).v; }
+  template <Packing How, int N>
+  INGOT_INLINE Values values_of(Ints words) { return (__m512bh)pair_of<How, N>(words).v; }
   INGOT_INLINE void store_values(std::byte* to, Values values) { _mm512_storeu_si512(to, (__m512i)values); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
@@ -386,8 +388,8 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
     const Ints pair = bits(load((const float*)w));
     return {from_bits(shift_left<16>(pair)), from_bits(pair & broadcast_int((std::int32_t)0xffff0000))};
   }
-  template <int Bits, int N>
-  INGOT_INLINE Values values_of(Ints words) { return {value_of<Bits, 2 * N>(words), value_of<Bits, 2 * N + 1>(words)}; }
+  template <Packing How, int N>
+  INGOT_INLINE Values values_of(Ints words) { return {narrow_of<How, 2 * N>(words), narrow_of<How, 2 * N + 1>(words)}; }
   INGOT_INLINE void store_values(std::byte* to, Values values) {
     const Ints even = shift_right<16>(bits(values.even)) & broadcast_int(0xffff);
     store((float*)to, from_bits(even | (bits(values.odd) & broadcast_int((std::int32_t)0xffff0000))));
@@ -445,7 +447,7 @@ struct Nibbles {
     pack_for_nibbles(row, (int)round_up(depth, k_step), job.group);
   }
   INGOT_INLINE Values values(const std::byte* w) { return words_at(w, 0); }
-  template <int, int N>
+  template <Packing, int N>
   INGOT_INLINE Values values_of(Ints words) { return bytes_of_nibbles<N>(words); }
   INGOT_INLINE void store_values(std::byte* to, Values values) { store((float*)to, from_bits(values)); }
   template <int R, int C>
@@ -456,11 +458,11 @@ struct Nibbles {
     }
   }
   INGOT_INLINE void unpack(const MatmulJob&, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
-    unpack_words<Nibbles, 4>(from, k, panel, std::make_integer_sequence<int, 2>());
+    unpack_words<Nibbles, Packing::int4>(from, k, panel, std::make_integer_sequence<int, 2>());
   }
   INGOT_INLINE void multiply(const BlockProduct& p) {
     if constexpr (kFewRows > 0) {
-      if (p.packing == Packing::int4) return multiply_rows<Nibbles, InWords<Nibbles, 4>>(p, std::make_integer_sequence<int, kFewRows>());
+      if (p.packing == Packing::int4) return multiply_rows<Nibbles, InWords<Nibbles, Packing::int4>>(p, std::make_integer_sequence<int, kFewRows>());
     }
     multiply_rows<Nibbles, AsRead<Nibbles, true>>(p, std::make_integer_sequence<int, kRows>());
   }

@@ -32,6 +32,7 @@ constexpr int kMaxExtras = kMaxInputs;
 enum class Packing : std::uint8_t {
   same,  // as x: float32 and float16 [panel][k][32], bfloat16 [panel][ceil(k / 2)][32][2], int8 as below
   int8,  // [panel][ceil(k / 4)][32][4]: whole numbers; the scale of an output belongs to the epilogue
+  float8,  // as int8, of float8 e4m3 without NaN, which is taken for 480
   int4,  // [panel][ceil(k / 8)][32][4 bytes], 8 values from the lowest bits up; with scales [panel][ceil(k / group)][32]
 };
 

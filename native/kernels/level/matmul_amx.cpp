@@ -125,19 +125,19 @@ INGOT_INLINE void tiles_of_groups(const BlockProduct& p, const std::byte* x, con
 }
 
 /// A block of words as a panel of pairs. It is read here first: what follows is fetched 4 KiB ahead.
-template <int Bits>
+template <Packing How>
 void unpack_words(const std::byte* from, int k, std::byte* panel) {
   constexpr int kPair = kPanel * 4;  // bytes of a pair of all outputs
-  for (int row = 0; row < k; row += 32 / Bits, from += kPackedBytes, panel += 16 / Bits * kPair) {
+  for (int row = 0; row < k; row += packed_depth(How), from += kPackedBytes, panel += packed_depth(How) / 2 * kPair) {
     prefetch(from + 4096, kPackedBytes);
     for (int column = 0; column < kPanel; column += kLanes) {
       const Ints words = words_at(from, column);
       const auto put = [&](int pair, Ints values) { store((float*)(panel + pair * kPair + column * 4), from_bits(values)); };
-      put(0, pair_of<Bits, 0>(words));
-      put(1, pair_of<Bits, 1>(words));
-      if constexpr (Bits == 4) {
-        put(2, pair_of<Bits, 2>(words));
-        put(3, pair_of<Bits, 3>(words));
+      put(0, pair_of<How, 0>(words));
+      put(1, pair_of<How, 1>(words));
+      if constexpr (How == Packing::int4) {
+        put(2, pair_of<How, 2>(words));
+        put(3, pair_of<How, 3>(words));
       }
     }
   }
@@ -154,8 +154,9 @@ struct Tiles {
   static constexpr int two_panels_rows = integers ? 0 : 1, unpacks_rows = kVectorRows;
 
   INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
-    if (job.packing == Packing::int8) return unpack_words<8>(from, k, panel);
-    unpack_words<4>(from, k, panel);
+    if (job.packing == Packing::int8) return unpack_words<Packing::int8>(from, k, panel);
+    if (job.packing == Packing::float8) return unpack_words<Packing::float8>(from, k, panel);
+    unpack_words<Packing::int4>(from, k, panel);
   }
   /// Panels that no kernel takes two at a time.
   static void multiply_both(BlockProduct p) {
@@ -166,7 +167,7 @@ struct Tiles {
   }
   static void multiply_unpacked(BlockProduct p) {
     alignas(64) std::byte panel[kUnpackedPanel];
-    unpack_words<4>(p.w, p.k, panel);
+    unpack_words<Packing::int4>(p.w, p.k, panel);
     p.w = panel, p.packing = Packing::same;
     multiply(p);
   }

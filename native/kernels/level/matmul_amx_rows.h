@@ -30,6 +30,11 @@ struct ByteWords {
     return to_float(value);
   }
 };
+struct Float8Words {
+  static constexpr int depth = 4;
+  template <int N>
+  INGOT_INLINE Vec value(Ints words) { return float8_of<N>(words); }
+};
 struct NibbleWords {
   static constexpr int depth = 8;
   template <int N>
@@ -120,7 +125,11 @@ void multiply_words_of(const BlockProduct& p) {
 }
 
 /// A block of words for up to kVectorRows rows; two panels only for one row.
-void multiply_words(const BlockProduct& p) { p.packing == Packing::int8 ? multiply_words_of<ByteWords>(p) : multiply_words_of<NibbleWords>(p); }
+void multiply_words(const BlockProduct& p) {
+  if (p.packing == Packing::int8) return multiply_words_of<ByteWords>(p);
+  if (p.packing == Packing::float8) return multiply_words_of<Float8Words>(p);
+  multiply_words_of<NibbleWords>(p);
+}
 
 }  // namespace
 

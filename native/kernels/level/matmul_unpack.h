@@ -10,13 +10,31 @@ namespace {
 
 INGOT_INLINE Ints words_at(const std::byte* from, int column) { return bits(load((const float*)(from + column * 4))); }
 
+/// Byte N of each word, of float8 e4m3: its magnitude as bits 20 to 26 of a float has the exponent too low by 120. Where that is 0 there,
+/// with 121 more it is 2^-6 above.
+template <int N>
+INGOT_INLINE Vec float8_of(Ints words) {
+  const Ints magnitude = shift_right<8 * N>(words) & broadcast_int(0x7f);
+  const Vec normal = from_bits(shift_left<20>(magnitude) + broadcast_int(120 << 23));
+  const Vec least = broadcast(0x1p-6f);
+  const Ints sign = shift_left<24 - 8 * N>(words) & broadcast_int((std::int32_t)0x80000000);
+  return from_bits(bits(select(normal < least, normal + normal - least, normal)) | sign);
+}
+
+/// Value N of each word.
+template <Packing How, int N>
+INGOT_INLINE Vec narrow_of(Ints words) {
+  if constexpr (How == Packing::float8) return float8_of<N>(words);
+  else return value_of<How == Packing::int8 ? 8 : 4, N>(words);
+}
+
 #if defined(__AVX512BW__)
 /// Pair N of each word, as bfloat16. Values of 4 bits are looked up by the lowest bits of each half of a word.
-template <int Bits, int N>
+template <Packing How, int N>
 INGOT_INLINE Ints pair_of(Ints words) {
   constexpr __mmask32 kUpper = 0xaaaaaaaa;
-  if constexpr (Bits == 8) {
-    const __m512i even = bits(value_of<8, 2 * N>(words)).v, odd = bits(value_of<8, 2 * N + 1>(words)).v;
+  if constexpr (How != Packing::int4) {
+    const __m512i even = bits(narrow_of<How, 2 * N>(words)).v, odd = bits(narrow_of<How, 2 * N + 1>(words)).v;
     return {_mm512_mask_blend_epi16(kUpper, _mm512_srli_epi32(even, 16), odd)};
   } else {
     alignas(64) static constexpr std::uint16_t kValues[32] = {

@@ -21,6 +21,7 @@ from ingot.backends.cuda import choice_kernels, integer_kernels, kernels, plane_
 
 TARGET = GPUTarget("cuda", 90, 32)
 ROWS = {"ROWS": 1, "NORM": True, "PAIR": False, "EXTRA": False, "DEPENDENT": True}
+FLOATS = {**ROWS, "SCALED": False, "ROUNDS": False, "NATIVE": True}
 FP32 = ("scales", "second_scales", "cos", "sin", "partial", "maxima", "weights", "slopes", "logits", "tops",
         "temperature", "back")  # fmt: skip
 FP64 = ("sums", "drawn_sums", "uniform")
@@ -28,16 +29,32 @@ INTS = ("slot", "context_len", "block_table", "tiles", "query_start", "places", 
 POINTERS = dict.fromkeys(FP32, "*fp32") | dict.fromkeys(FP64, "*fp64") | dict.fromkeys(INTS, "*i32")
 BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state")
 NUMBERS = ("eps", "shift", "scale", "softcap")
-HEADS = {"HEADS": 32, "KV": 8, "D": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 64}
-TILES = {"BM": 128, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
+HEADS = {"HEADS": 32, "KV": 8, "D": 128, "W": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 64}
+DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "GP": 4, "SPLITS": 16, "NATIVE": True,
+          "DEPENDENT": True}  # fmt: skip
+PROMPT = {"BM": 128, "BN": 128, "STAGES": 2, "DEPENDENT": True}
+TILES = {"BM": 128, "ROUNDED": False, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
 WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "NATIVE": True, "NORM": False}
 PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "DEPENDENT": True}
-# The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's type, warps, constants.
+# The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's or cache's type, warps,
+# constants.
 CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
-    "bfloat16": (kernels.product_rows, "*bf16", 8, {**ROWS, "BN": 4, "BK": 4096, "STAYS": True}),
+    "bfloat16": (kernels.product_rows, "*bf16", 8, {**FLOATS, "BN": 4, "BK": 4096, "STAYS": True}),
     "bfloat16 pair": (kernels.product_rows, "*bf16", 4, {
-        **ROWS, "BN": 1, "BK": 4096, "PAIR": True, "STAYS": False}),
-    "bfloat16 long": (kernels.product_rows, "*bf16", 16, {**ROWS, "BN": 2, "BK": 16384, "STAYS": True}),
+        **FLOATS, "BN": 1, "BK": 4096, "PAIR": True, "STAYS": False}),
+    "bfloat16 long": (kernels.product_rows, "*bf16", 16, {**FLOATS, "BN": 2, "BK": 16384, "STAYS": True}),
+    "float8": (kernels.product_rows, "*fp8e4nv", 8, {**FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "STAYS": True}),
+    "float8 pair": (kernels.product_rows, "*fp8e4nv", 4, {
+        **FLOATS, "SCALED": True, "BN": 2, "BK": 4096, "PAIR": True, "STAYS": False}),
+    "float8 long": (kernels.product_rows, "*fp8e4nv", 16, {
+        **FLOATS, "SCALED": True, "BN": 2, "BK": 16384, "STAYS": True}),
+    "rounded float8": (kernels.product_rows, "*fp8e4nv", 8, {
+        **FLOATS, "SCALED": True, "ROUNDS": True, "BN": 4, "BK": 4096, "STAYS": True}),
+    "rows of float8": (kernels.float8_rows, "", 8, {"BK": 4096, "NORM": True, "NATIVE": True, "DEPENDENT": True}),
+    "16 rows of float8 each": (kernels.product_tiles, "*fp8e4nv", 4, {
+        **TILES, "BM": 16, "BN": 32, "BK": 128, "STAGES": 4, "PAIR": False, "SCALED": True, "ROUNDED": True}),
+    "64 rows of float8": (kernels.product_tiles, "*fp8e4nv", 4, {
+        **TILES, "BM": 64, "BN": 32, "BK": 128, "STAGES": 4, "PAIR": True, "SCALED": True}),
     "int8 pair": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "BN": 4, "CHUNKS": 256, "PARTS": 1, "NORM": True, "PAIR": True}),
     "int8 long": (integer_kernels.product_integers, "*i32", 8, {
@@ -46,12 +63,19 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **WORDS, "BN": 8, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
     "int4 of four rows": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "ROWS": 4, "R": 4, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
-    "attention": (kernels.decode_attention, "", 4, {
-        **HEADS, "R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "GP": 4, "SPLITS": 16, "DEPENDENT": True}),
-    "prompt": (kernels.prefill_attention, "", 8, {**HEADS, "BM": 128, "BN": 128, "STAGES": 2, "DEPENDENT": True}),
+    "attention": (kernels.decode_attention, "*bf16", 4, {**HEADS, **DECODE}),
+    "attention of int8": (kernels.decode_attention, "*i8", 4, {**HEADS, **DECODE, "W": 132}),
+    "attention of float8": (kernels.decode_attention, "*fp8e4nv", 4, {**HEADS, **DECODE}),
+    "prompt": (kernels.prefill_attention, "*bf16", 8, {**HEADS, **PROMPT}),
+    "prompt of int8": (kernels.prefill_attention, "*i8", 8, {**HEADS, **PROMPT, "W": 132, "BN": 64, "STAGES": 3}),
+    "prompt of float8": (kernels.prefill_attention, "*fp8e4nv", 8, {**HEADS, **PROMPT, "BN": 64, "STAGES": 3}),
+    "written int8": (kernels.rotate_write, "*i8", 4, {
+        "HEADS": 32, "HB": 32, "KV": 8, "KB": 8, "D": 128, "W": 132, "R": 64, "ROPE": True, "HALVES": True,
+        "NATIVE": True, "DEPENDENT": True}),
     "many rows of int8": (kernels.product_tiles, "*i8", 8, {
         **TILES, "BN": 64, "BK": 64, "PAIR": True, "SCALED": True}),
-    "many rows of int4": (kernels.group_tiles, "*u8", 8, {**TILES, "BN": 64, "HALF": 64, "PAIR": True}),
+    "many rows of int4": (kernels.group_tiles, "*u8", 8, {
+        "BM": 128, "EXTRA": False, "STAGES": 3, "DEPENDENT": True, "BN": 64, "HALF": 64, "PAIR": True}),
     "five rows and more": (plane_kernels.planes, "", 8, {"BK": 4096, "NORM": True, "DEPENDENT": True}),
     "64 rows of int8": (plane_kernels.product_planes, "*i8", 8, {
         **PLANES, "BM": 64, "BN": 128, "BK": 128, "HALF": 0, "PAIR": True}),
@@ -59,7 +83,8 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **PLANES, "BM": 16, "BN": 128, "BK": 128, "HALF": 64, "PAIR": False, "SPLITS": 8, "STAGES": 4}),
     "64 rows of int4": (plane_kernels.product_planes, "*u8", 8, {
         **PLANES, "BM": 64, "BN": 128, "BK": 128, "HALF": 64, "PAIR": True}),
-    "expanded int8": (kernels.expand_rows, "*i8", 4, {"BN": 8, "BK": 512, "DEPENDENT": True}),
+    "expanded int8": (kernels.expand_rows, "*i8", 4, {"BN": 8, "BK": 512, "FLOATS": False, "DEPENDENT": True}),
+    "expanded float8": (kernels.expand_rows, "*fp8e4nv", 4, {"BN": 8, "BK": 512, "FLOATS": True, "DEPENDENT": True}),
     "expanded int4": (kernels.expand_groups, "*u8", 4, {"BN": 32, "HALF": 64, "DEPENDENT": True}),
     "choice": (choice_kernels.choose, "", 4, {
         "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "DEPENDENT": True}),
@@ -70,9 +95,11 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any]) ->
     """Registers, spills, and whether weights are loaded before the wait."""
     names = kernel.arg_names
     types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | POINTERS
+    types |= {"x": "*fp8e4nv"} if constants.get("ROUNDED") else {}
+    types |= {"out": "*fp8e4nv", "scales": "*fp32"} if kernel is kernels.float8_rows else {}
     types |= {"x": "*i8", "partial": "*fp32"} if kernel is plane_kernels.product_planes else {}
     types |= {"out": "*i8"} if kernel is plane_kernels.planes else {}
-    types |= {"weight": weight, "second": weight} if weight else {}
+    types |= dict.fromkeys({"weight", "second", "state"} & {*names}, weight) if weight else {}
     types |= dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(constants, "constexpr")
     even = [n for n in names if types[n].startswith("*") or n in ("k", "n") or n.endswith("stride")]
     source = ASTSource(

@@ -18,6 +18,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingo
 
 from ingot.backends.cuda import executor as cuda  # noqa: E402
 from ingot.backends.cuda.program import Attention, Product, Single  # noqa: E402
+from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -80,7 +81,7 @@ def test_a_head_that_is_the_table(made: Any, weights: str) -> None:
 
 
 @pytest.mark.parametrize(("weights", "activations"), [
-    ("same", "same"), ("int8", "same"), ("int4-g32", "same"), ("int4-g32", "int8"),
+    ("same", "same"), ("int8", "same"), ("int4-g32", "same"), ("int4-g32", "int8"), ("fp8", "same"), ("fp8", "fp8"),
 ])  # fmt: skip
 def test_text(made: Any, weights: str, activations: str) -> None:
     """Greedy text as on the CPU: whole prompts by torch forms, then decodes by the kernels."""
@@ -111,6 +112,40 @@ def test_a_step(made: Any, rows: int) -> None:
     found, expected = (built.on(d).session(kv_blocks=2 * rows).run(feeds)["logits"] for d in ("cuda", "torch"))
     assert found.shape == expected.shape == (rows, 128)
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()  # interpreted: 9e-8
+
+
+@pytest.mark.parametrize("activations", ["same", "fp8"])
+def test_weights_of_float8(made: Any, activations: str) -> None:
+    """A layer is the same calls as of floats, with the rounding of rows in them; the table stays int8."""
+    products = [c for c in calls(made(weights="fp8", activations=activations)) if isinstance(c, Product)]
+    assert [c.factors[0].weight.dtype.name for c in products] == ["float8_e4m3fn"] * 4 + ["int8"]
+    assert [c.rounds for c in products] == [activations == "fp8"] * 4 + [False]
+    assert [len(products[0].outs), products[1].extra is not None, products[2].pair] == [3, True, True]
+    assert [c.norm is not None for c in products] == [True, False, True, False, True]
+
+
+def test_float8_needs_a_gpu_that_converts_it(made: Any) -> None:
+    for words in ({"weights": "fp8"}, {"kv": "fp8"}):
+        network = made(**words).on("cuda").session(kv_blocks=4)._executor._network
+        cuda.require_float8((8, 9), network)
+        with pytest.raises(UserError, match=r"compute capability 8\.9, and this one has 8\.6: build with"):
+            cuda.require_float8((8, 6), network)
+    cuda.require_float8((8, 0), made(weights="int8", kv="int8").on("cuda").session(kv_blocks=4)._executor._network)
+
+
+@pytest.mark.parametrize("kv", ["int8", "fp8"])
+def test_caches_of_8_bits(made: Any, kv: str) -> None:
+    """Attention over them is the kernel's: a step gives what torch gives, and leaves the same cache."""
+    built = made(precision="float32", kv=kv)
+    assert sum(isinstance(c, Attention) for c in calls(built)) == 1
+    sessions = [built.on(d).session(kv_blocks=12) for d in ("cuda", "torch")]
+    for context in (16, 17):
+        found, expected = (session.run(step(6, context, 2))["logits"] for session in sessions)
+        assert np.abs(found - expected).max() <= 2e-3 * np.abs(expected).max()
+    states = [next(iter(session._executor._states.values())) for session in sessions]
+    assert states[0].dtype == states[1].dtype == (torch.int8 if kv == "int8" else torch.float8_e4m3fn)
+    assert (states[0].view(torch.uint8) != states[1].cpu().view(torch.uint8)).float().mean() < 0.01
+    assert states[0].view(torch.uint8).any()
 
 
 def again(work: Any) -> Any:

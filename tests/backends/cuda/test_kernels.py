@@ -24,6 +24,8 @@ from ingot.backends.cuda.launch import (  # noqa: E402
     unpacked,
 )
 from ingot.ops.attention import KvWrite, PagedAttention  # noqa: E402
+from ingot.ops.cache_int8 import torch_to_int8, torch_vectors  # noqa: E402
+from ingot.ops.conversion import Float8Rows  # noqa: E402
 
 # The interpreter has no products of bfloat16, and truncates to it.
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
@@ -76,11 +78,79 @@ def test_product(rows: int, n: int, k: int, dtype: Any, pair: bool, norm: bool, 
     out = torch.full((rows, n), float("nan"), dtype=dtype, device=DEVICE)
     wide = [w.float() for w in weights]
     library = 3 if rows > ROWS else 1  # whose sums are rounded before what follows them
-    staying = Launcher(torch, LAUNCHER.dependent, {(n, k, 1 + pair, 16): Block(4, 4, 0, 1)})  # has all blocks in turn
+    kind = str(dtype).removeprefix("torch.")
+    staying = Launcher(torch, LAUNCHER.dependent, {(n, k, 1 + pair, kind): Block(4, 4, 0, 1)})  # has all blocks in turn
     for launcher in (LAUNCHER, staying):
         out.fill_(float("nan"))
         launcher.product(x, Weight(weights[0], second=weights[1] if pair else None), out, given, added)
         close(out, wanted_of(x, given, wide[0], wide[1] if pair else None, added), dtype, library)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "pair", "norm"),
+    [
+        (1, 37, 100, False, False),
+        (1, 20, 96, True, True),
+        (3, 19, 130, True, True),
+        (4, 33, 64, False, True),
+        (5, 20, 90, True, True),
+        (19, 35, 160, False, False),
+    ],
+)
+def test_product_of_float8(
+    rows: int, n: int, k: int, pair: bool, norm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one kernel, by the matrix units, and expanded first; every float8 but NaN occurs, down to the smallest."""
+    x = draw(rows, k + 8, dtype=HALF, seed=1)[:, :k]
+    given = Norm(draw(k, dtype=HALF, seed=4), 1e-5, 1.0) if norm else None
+    bytes_ = torch.randint(0, 127, (1 + pair, n, k), device=DEVICE) + 128 * torch.randint(0, 2, (1 + pair, n, k))
+    weights = list(bytes_.to(torch.uint8).view(torch.float8_e4m3fn))
+    scales = [draw(n, dtype=torch.float32, seed=s).abs() / 900 for s in (2, 3)[: 1 + pair]]
+    wide = [w.float() * s[:, None] for w, s in zip(weights, scales, strict=True)]
+    weight = Weight(weights[0], scales[0], *((weights[1], scales[1]) if pair else (None, None)))
+    residual = draw(rows, n, dtype=HALF, seed=7)
+    wanted = wanted_of(x, given, wide[0], wide[1] if pair else None, residual)
+    out = torch.full((rows, n + 1), float("nan"), dtype=HALF, device=DEVICE)
+    staying = Launcher(torch, LAUNCHER.dependent, {(n, k, 1 + pair, "float8_e4m3fn"): Block(4, 4, 0, 1)})
+    for launcher in (LAUNCHER, staying):
+        launcher.product(x, weight, out[:, :n], given, residual)
+        close(out[:, :n], wanted, HALF)
+    monkeypatch.setattr(launch, "EXPANDED_ROWS", 3)
+    LAUNCHER.product(x, weight, out[:, :n], given, residual)
+    close(out[:, :n], wanted, HALF, 3)  # the weight is rounded too, and sums before what follows
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "pair", "norm", "extra", "library"),
+    [
+        (1, 20, 96, True, True, "residual", False),
+        (3, 19, 130, False, False, "none", False),
+        (5, 20, 90, True, True, "residual", False),
+        (9, 48, 64, True, True, "residual", True),
+        (9, 32, 80, False, False, "residual", True),
+        (9, 32, 80, False, True, "none", True),
+    ],
+)
+def test_rows_of_float8(
+    rows: int, n: int, k: int, pair: bool, norm: bool, extra: str, library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and weights of float8, by a kernel or by the library."""
+    dtype = torch.bfloat16 if library else HALF
+    if library:
+        monkeypatch.setattr(launch, "TILE_ROWS", 8)
+    x = draw(rows, k + 8, dtype=HALF, seed=1)[:, :k]
+    x[0, :] *= 0.0 if rows > 4 else 1.0  # a row of zeros
+    given = Norm(draw(k, dtype=HALF, seed=4), 1e-5, 1.0) if norm else None
+    weights = [draw(n, k, dtype=torch.float32, seed=s).to(torch.float8_e4m3fn) for s in (2, 3)[: 1 + pair]]
+    scales = [draw(n, dtype=torch.float32, seed=s).abs() / 10 for s in (5, 6)[: 1 + pair]]
+    wide = [w.float() * s[:, None] for w, s in zip(weights, scales, strict=True)]
+    weight = Weight(weights[0], scales[0], *((weights[1], scales[1]) if pair else (None, None)))
+    residual = draw(rows, n, dtype=dtype, seed=7) if extra == "residual" else None
+    rounded = Float8Rows().torch(torch, normed(x, given))
+    wanted = wanted_of(rounded, None, wide[0], wide[1] if pair else None, residual)
+    out = torch.full((rows, n + 1), float("nan"), dtype=dtype, device=DEVICE)
+    LAUNCHER.product(x, weight, out[:, :n], given, residual, rounds=True)
+    close(out[:, :n], wanted, dtype, 3 if library else 2)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +188,8 @@ def test_product_of_integers(rows: int, n: int, k: int, group: int, pair: bool, 
     wide = [w.float() * s.repeat_interleave(group or k, 1) for w, s in zip(weights, scales, strict=True)]
     wanted = wanted_of(x, given, wide[0], wide[1] if pair else None, residual)
     high = max(16, launch.power(rows))
-    parted = Launcher(torch, LAUNCHER.dependent, tiles={(n, k, 1 + pair, 4 if group else 8, high): Tile(16, 4, 3, 2)})
+    kind = "int4" if group else "int8"
+    parted = Launcher(torch, LAUNCHER.dependent, tiles={(n, k, 1 + pair, kind, high): Tile(16, 4, 3, 2)})
     for launcher in (LAUNCHER, parted):
         for _ in range(2):  # counters are left as they were
             out.fill_(float("nan"))
@@ -197,11 +268,12 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("decode", [True, False])
 @pytest.mark.parametrize(
-    ("name", "heads", "kv", "dtype"),
-    [("plain", 6, 2, HALF), ("window", 4, 4, torch.float32), ("cap", 4, 1, HALF), ("alibi", 3, 1, HALF),
-     ("all", 4, 2, torch.float32)],
+    ("name", "heads", "kv", "dtype", "cache"),
+    [("plain", 6, 2, HALF, ""), ("window", 4, 4, torch.float32, ""), ("cap", 4, 1, HALF, ""), ("alibi", 3, 1, HALF, ""),
+     ("all", 4, 2, torch.float32, ""), ("plain", 6, 2, HALF, "int8"), ("all", 4, 2, torch.float32, "int8"),
+     ("alibi", 3, 3, HALF, "int8"), ("plain", 6, 2, HALF, "float8"), ("all", 4, 2, torch.float32, "float8")],
 )  # fmt: skip
-def test_attention_of_all_forms(decode: bool, name: str, heads: int, kv: int, dtype: Any) -> None:
+def test_attention_of_all_forms(decode: bool, name: str, heads: int, kv: int, dtype: Any, cache: str) -> None:
     """As the op's own torch form: requests of no, one and several rows, behind what was cached; poison elsewhere."""
     width, size = 16, 16 if name in ("window", "alibi") else 64
     columns = 192 // size
@@ -212,6 +284,10 @@ def test_attention_of_all_forms(decode: bool, name: str, heads: int, kv: int, dt
     q, key, value = (draw(tokens, n, width, dtype=dtype, seed=s) for s, n in enumerate((heads, kv, kv)))
     table = torch.randperm(requests * columns, generator=torch.Generator().manual_seed(4)).view(requests, columns)
     state = draw(requests * columns, size, 2, kv, width, dtype=dtype, seed=3)
+    if cache == "int8":
+        state = torch.stack(torch_to_int8(torch, *state.unbind(2)), 2)
+    elif cache:
+        state = state.to(torch.float8_e4m3fn)
     slots = [int(table[b, p // size]) * size + p % size
              for b, (n, c) in enumerate(zip(counts, contexts, strict=True)) for p in range(c - n, c)]  # fmt: skip
     words = dict(FORMS[name])
@@ -236,7 +312,7 @@ def test_attention_of_all_forms(decode: bool, name: str, heads: int, kv: int, dt
         tiles = torch.from_numpy(tiles_of(starts.numpy(), heads // kv)).to(DEVICE)
         LAUNCHER.prefill(q, key, value, ints[0], state, tiles, *ints[1:], out, form)
     close(out[:-2], wanted, dtype)
-    close(state, expected, dtype)
+    close(torch_vectors(torch, state, width), torch_vectors(torch, expected, width), dtype)
     assert not out[-2:].any()
 
 
