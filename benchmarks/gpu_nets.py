@@ -1,4 +1,5 @@
-"""The four nets in float16 on an NVIDIA GPU, batch 1 and 32, beside torch: eager in a CUDA graph, channels last.
+"""The four nets in float16 and in calibrated int8 on an NVIDIA GPU, batch 1 and 32, beside torch in float16: eager in a
+CUDA graph, channels last.
 
 Inputs and results lie on the device. torch.compile with max-autotune takes minutes: gpu_peers.py measures it once, and
 the kept figure of a GPU of this kind stands beside ours.
@@ -21,7 +22,9 @@ from benchmarks.harness import Options, Result, Sample
 
 BATCHES = (1, 32)
 RUNS = 50  # after warm-up, over fresh inputs
-ACCURACY = 0.02  # of the largest number, for float16 that accumulates in float32
+# Of the largest number, to float32: float16 that accumulates in float32; int8 that is calibrated on eight samples.
+ACCURACY, INT8_ACCURACY = 0.02, 0.1
+CALIBRATION = 8
 BUILD_SECONDS = 20.0
 
 
@@ -47,6 +50,31 @@ def gpu_nets(options: Options) -> Result:
     return result
 
 
+def gpu_nets_int8(options: Options) -> Result:
+    """The same of nets in calibrated int8; and how far they are from the same engines on the CPU."""
+    result = Result("gpu-nets-int8", machine=torch.cuda.get_device_name())
+    result.notes.append(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for name, spec in torch_nets.NETS.items():
+        module = in_range(name, torch_nets.make(name))
+        samples = [spec.inputs(1) for _ in range(CALIBRATION)]
+        begin = perf_counter()
+        engine = ingot.quantize(
+            module, samples, (spec.inputs(2),), dynamic={"x": spec.dynamic}, errors=False, report=False
+        )
+        result.add(f"{name}: calibrate and build", perf_counter() - begin, "s")
+        session, x = engine.session(device="cuda"), spec.inputs(1).numpy()
+        (here,), (there,) = (e.run({engine.inputs[0].name: x}).values() for e in (engine, session))
+        away = float(abs(here.astype("float32") - there.astype("float32")).max() / abs(here).max())
+        result.add(f"{name}: largest difference to the CPU's int8", away, "of the largest")
+        names = [item.get("kernel", "") for item in session.profile({engine.inputs[0].name: x})]
+        integers = sum(n.startswith("int8_") for n in names)
+        result.notes.append(f"{name}: {integers} of {len(names)} calls are products of int8")
+        module = module.cuda()
+        for batch in BATCHES:
+            _measure(result, f"{name}, batch {batch}", session, module, spec.inputs, batch, INT8_ACCURACY)
+    return result
+
+
 def in_range(name: str, module: Any) -> Any:
     """The module with an adjacency that stays in float16: ten blocks of sums of 54 numbers would leave it."""
     if name == "stgcn":
@@ -55,8 +83,9 @@ def in_range(name: str, module: Any) -> Any:
 
 
 def _measure(
-    result: Result, label: str, session: ingot.Session, module: Any, inputs: Callable[[int], Any], batch: int
-) -> None:
+    result: Result, label: str, session: ingot.Session, module: Any, inputs: Callable[[int], Any], batch: int,
+    accuracy: float = ACCURACY,
+) -> None:  # fmt: skip
     given = [inputs(batch).cuda() for _ in range(4)]
     (name,) = (port.name for port in session.inputs)
     with torch.inference_mode():
@@ -71,7 +100,7 @@ def _measure(
         error = float((found.float() - want).abs().max() / want.abs().max())
         (again,) = session.run({name: given[0]}).values()
         replayed = float((again.float() - want).abs().max() / want.abs().max())
-        result.add(f"{label}: largest difference to float32", max(error, replayed), "of the largest", at_most=ACCURACY)
+        result.add(f"{label}: largest difference to float32", max(error, replayed), "of the largest", at_most=accuracy)
         ours = timed([partial(session.run, {name: x}) for x in given])
         result.add(f"{label}: ingot", ours.median, "ms", quartiles=ours.quartiles)
         peer(result, label, "torch eager, CUDA graph", _graphed(half(module), given[0]), inputs, batch)

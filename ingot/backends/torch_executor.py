@@ -129,6 +129,8 @@ class TorchExecutor:
         self._plans: dict[tuple[tuple[str, int], ...], list[Op]] = {}
         self._last: dict[str, int] = {}  # sizes of the last run
         self._left = _readers(self._network)
+        self._looks = False  # whether a run notes where the first number is none
+        self._bad = ""
         self._late = any(node.op.bound_dims() for node in self._network.nodes)  # only a run shows some sizes
 
     def _empty(self, spec: StateSpec, opening: Opening) -> Any:
@@ -162,6 +164,27 @@ class TorchExecutor:
         if faults:
             check(list(faults), flags[0])
         return items
+
+    def first_bad(self, feeds: dict[str, Array]) -> str:
+        """Where a run first has a number that is NaN or infinite, by its node and the node's place in the model; ""
+        where it has none. States are written as by any other run.
+        """
+        with self._alone():
+            self._looks, self._bad = True, ""
+            try:
+                self._results(feeds, None)
+            finally:
+                self._looks = False
+        return self._bad
+
+    def _look(self, node: Node, tensors: Mapping[Value, Any]) -> None:
+        """Notes a node whose results are the first that are not all finite."""
+        for value in node.outputs:
+            found = tensors.get(value)
+            if self._bad or found is None or isinstance(value.spec, StateSpec) or not found.is_floating_point():
+                continue
+            if not bool(self._torch.isfinite(found).all()):
+                self._bad = f"{node.op.name} in {node.where}"
 
     def _flags(self, faults: Mapping[Node, Any]) -> list[Any]:
         """As one tensor, if there are any."""
@@ -207,6 +230,8 @@ class TorchExecutor:
                 tensors[value] = result
                 if op.binds:
                     learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
+            if self._looks:
+                self._look(node, tensors)
             for value in set(node.given):
                 left[value] -= 1
                 if not left[value]:

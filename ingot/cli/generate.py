@@ -25,6 +25,7 @@ from ingot.errors import FileError, RequestError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot generate`."""
     options.add_model(parser)
+    options.add_check(parser)
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="what to go on from")
     prompt.add_argument("--prompt-file", metavar="FILE", help="a file with the prompt; - is standard input")

@@ -58,6 +58,14 @@ def add_kernels(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
     )  # fmt: skip
 
 
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Whether to look for numbers that are lost."""
+    parser.add_argument(
+        "--check", action="store_true", help="of logits that are NaN or infinite, say in which step and layer that "
+        "began; on devices torch and cuda (slower)",
+    )  # fmt: skip
+
+
 def use_kernels(args: argparse.Namespace) -> None:
     """Tells this process, and those that it starts, what `add_kernels` has read."""
     if getattr(args, "kernels", None) is not None:
@@ -171,6 +179,7 @@ def model_words(args: argparse.Namespace) -> dict[str, Any]:
         "threads": args.threads,
         "context_length": args.context,
         "kv_memory": args.kv_memory,
+        **({"check": True} if getattr(args, "check", False) else {}),
         **lora_words(args),
     }
 

@@ -19,6 +19,7 @@ from ingot.cli.output import Output
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot score`."""
     options.add_model(parser)
+    options.add_check(parser)
     parser.add_argument("--text", metavar="FILE", required=True, help="the text; - is standard input")
     parser.add_argument("--window", type=options.positive, metavar="W", help="tokens a window (default: the context)")
 

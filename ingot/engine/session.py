@@ -478,6 +478,14 @@ class Session:
         """
         return self._executor.profile(self._feeds(feeds))
 
+    def first_bad(self, feeds: Mapping[str, Any]) -> str:
+        """Where a run, which this makes, first has a number that is NaN or infinite: a node and its place in the model;
+        "" where it has none. Language models on devices torch and cuda.
+        """
+        executor: Any = self._executor
+        found: str = executor.first_bad(self._feeds(feeds))
+        return found
+
     def sample(self, logits: Array, samplers: Sequence[Any], positions: Array) -> tuple[Array, Array, Array, Array]:
         """A token for each row of logits (float32 [rows, vocabulary]), chosen and remembered by the row's sampler.
 

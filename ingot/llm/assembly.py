@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.backends.device import Device
+from ingot.backends.device import DEFAULT, Device
 from ingot.engine.session import Engine
 from ingot.errors import RequestError, UserError
 from ingot.llm.config import ModelConfig
@@ -30,7 +30,7 @@ def check_kind(engine: Engine, source: object, kind: str) -> None:
 
 def assemble(
     engine: Engine, config: ModelConfig, threads: int | None, context_length: int, kv_memory: int | None,
-    max_running: int | None, prefix_cache: bool = True,
+    max_running: int | None, prefix_cache: bool = True, check: bool = False,
 ) -> tuple[Scheduler[Job], Runner]:  # fmt: skip
     """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say, within
     what the engine's device likes best.
@@ -38,6 +38,8 @@ def assemble(
     `config`: the engine's, from model_config.
     """
     limits = engine.device.limits
+    if check and engine.device.runtime.name == DEFAULT:
+        raise UserError("check says where numbers are lost on devices torch and cuda: give one of them, device='torch'")
     max_step_tokens = min(limits.max_step_tokens, config.max_step_tokens)
     max_running = within("max_running", max_running, max_step_tokens, min(limits.max_running, max_step_tokens))
     row_bytes = max(limits.max_row_bytes, 4 * config.vocab_size, 4 * config.embedding.width)
@@ -51,7 +53,7 @@ def assemble(
     runner = RunnerBehind if limits.chooses else Runner
     return scheduler, runner(
         session, cache, max_step_tokens, max_running, context_length, config.short_length,
-        embeds=config.embedding.width > 0,
+        embeds=config.embedding.width > 0, check=check,
     )  # fmt: skip
 
 

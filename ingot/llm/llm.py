@@ -57,6 +57,8 @@ class LLM:
             built-in one, for models that have none.
         lora, lora_scale: the folder of a LoRA adapter that is merged into the weights, and a number that multiplies its
             scale (docs/lora.md).
+        check: on devices torch and cuda, say of logits that are no numbers in which step and layer they were lost. Each
+            step is waited for then.
 
     Raises:
         UserError and its subclasses: a source that is no language model, words that conflict with the engine.
@@ -80,6 +82,7 @@ class LLM:
         chat_template: str | None = None,
         lora: str | os.PathLike[str] | None = None,
         lora_scale: float | None = None,
+        check: bool = False,
     ) -> None:
         self.engine = open_engine(
             source, precision, weights, device, lora, lora_scale, activations=activations, kv=kv
@@ -100,7 +103,7 @@ class LLM:
         self.hidden_size = self._vectors.width  # of a vector; 0: an engine of an earlier version, which gives none
         self.texts = Texts(self._tokenizer, config.vocab_size, reach, self._vectors.prompt)
         scheduler, runner = assemble(
-            self.engine, config, threads, self.context_length, kv_memory, max_running, prefix_cache
+            self.engine, config, threads, self.context_length, kv_memory, max_running, prefix_cache, check
         )
         self._runner = runner
         self._loop = EngineLoop(scheduler, runner)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -12,6 +13,7 @@ import numpy as np
 
 from ingot import _native
 from ingot.engine.session import Memory, Session
+from ingot.errors import ValueFault
 from ingot.llm.jobs import Job, Result, Rows
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.scheduler import Chunk, StepPlan
@@ -45,15 +47,18 @@ class Runner:
         max_length: the most tokens a request can have; fixes the width of the block table.
         short_length: as the scheduler's.
         embeds: whether hidden_rows is among the inputs; engines of earlier versions have none.
+        check: whether a step whose logits are no numbers is run once more, to say where they come from.
     """
 
     lag = 0  # a step is computed when its results are asked for
 
     def __init__(
         self, session: Session, cache: KVCache, max_step_tokens: int, max_running: int, max_length: int,
-        short_length: int | None = None, embeds: bool = True,
+        short_length: int | None = None, embeds: bool = True, check: bool = False,
     ) -> None:  # fmt: skip
         self._session = session
+        self._check = check
+        self._number = 0  # of the last step
         self._narrow_tables = session.device.limits.narrow_tables
         self._embeds = embeds
         self._cache = cache
@@ -80,7 +85,19 @@ class Runner:
         has been recorded of it."""
         feeds, wanted = self.prepare(step)
         found = self._session.run(feeds)
-        return self._by_chunk(wanted, self._choose(found["logits"], wanted) if wanted.samplers else [], found)
+        with self._located(feeds):
+            return self._by_chunk(wanted, self._choose(found["logits"], wanted) if wanted.samplers else [], found)
+
+    @contextmanager
+    def _located(self, feeds: Mapping[str, Array]) -> Iterator[None]:
+        """Adds to a fault of a step's logits where their numbers were lost, if somebody wants to know."""
+        try:
+            yield
+        except ValueFault as e:
+            where = self._session.first_bad(feeds) if self._check else ""
+            if not where:
+                raise
+            raise ValueFault(f"{e}; in step {self._number} the first numbers that are none come from {where}") from None
 
     def _by_chunk(self, wanted: Wanted, chosen: Sequence[Result], found: Mapping[str, Array]) -> list[Result]:
         """The results of each chunk: of those of its sampler, of log probabilities by the last rows of logits, and of
@@ -116,6 +133,7 @@ class Runner:
     def prepare(self, step: StepPlan[Job]) -> tuple[dict[str, Array], Wanted]:
         """The step's inputs, and what is to be made of its results."""
         at = 0
+        self._number += 1
         wanted = Wanted(self._chosen_positions)
         drafted: list[int] = []  # rows, counted over the whole step
         scored: list[int] = []

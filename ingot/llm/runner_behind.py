@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class RunnerBehind(Runner):
         super().__init__(*words, **more)
         self._behind = np.full(len(self._token_ids), -1, np.int32)
         self._places: dict[int, int] = {}  # by request: which of the tokens that the last step chose is its own
-        self.lag = 1
+        self.lag = 0 if self._check else 1
 
     def launch(self, step: StepPlan[Job]) -> Callable[[], list[Result]]:
         """Starts a step. Returns what waits for its results."""
@@ -51,10 +51,16 @@ class RunnerBehind(Runner):
             chunk.request.id: next(samplers)
             for chunk, rows in zip(step.chunks, wanted.rows, strict=True) if rows.sampler is not None
         }  # fmt: skip
-        self.lag = 0 if back else 1
-        return lambda: self._results(started(), wanted, hosts)
+        self.lag = 0 if back or self._check else 1  # a check needs the inputs, which the next step fills anew
+        return lambda: self._results(feeds, started(), wanted, hosts)
 
-    def _results(self, chosen: Chosen, wanted: Wanted, hosts: list[int]) -> list[Result]:
+    def _results(
+        self, feeds: Mapping[str, Array], chosen: Chosen, wanted: Wanted, hosts: list[int]
+    ) -> list[Result]:
+        with self._located(feeds):
+            return self._found(chosen, wanted, hosts)
+
+    def _found(self, chosen: Chosen, wanted: Wanted, hosts: list[int]) -> list[Result]:
         count = len(wanted.samplers)
         device = sorted(set(range(count)).difference(hosts))
         for row in device:

@@ -245,6 +245,10 @@ class CudaExecutor(TorchExecutor):
         with self._there():
             return super().profile(feeds)
 
+    def first_bad(self, feeds: dict[str, Array]) -> str:
+        with self._there():
+            return super().first_bad(feeds)
+
     def launch(self, feeds: dict[str, Array], choice: Choice) -> Callable[[], Chosen]:
         """See device.LaunchingExecutor."""
         with self._there(), self._alone():
@@ -430,6 +434,9 @@ class CudaExecutor(TorchExecutor):
             if not inside:
                 for node in found.nodes:
                     by_reference |= self._by_torch(node, tensors, sizes)
+            if self._looks:
+                for node in found.nodes:
+                    self._look(node, tensors)
             if items is not None:
                 items.append(self._profiled(number, found, inside, by_reference, self._now(items) - begin, tensors))
             for node in found.nodes:

@@ -48,7 +48,7 @@ class Net(ingot.nn.Module):
 
 def net() -> Any:
     """Its engine, in float16."""
-    inputs = {"x": ingot.Spec((ingot.Dim("N", 1, None, 4), 16, 24), "float32")}
+    inputs = {"x": ingot.Spec((ingot.Dim("N", 1, None, 64), 16, 24), "float32")}
     return ingot.build(Net(), inputs, precision="float16", weights_from="random", report=False, progress=False)
 
 
@@ -125,6 +125,7 @@ def checks(place: Path) -> dict[str, Any]:
     fresh(place / "two")
     sources = launched(engine)
     opened = Folder.opened(folder, 90)
+    found["launched"] = len(sources)
     found["names"] = sorted({source.name for source in sources})
     found["from the folder"] = taken(opened, sources)
     found["from the cache"] = taken(opened, sources)

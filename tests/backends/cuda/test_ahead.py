@@ -41,18 +41,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_the_engine_is_the_same_and_kernels_lie_beside_it(found: dict[str, Any]) -> None:
     assert found["same file"]
     assert found["files"] == [".kernel"]  # nothing that a host would run
-    assert found["again"]["kernels"] == 3 and found["again"]["compiled"] == 0
+    assert found["again"]["kernels"] == found["launched"] >= 3 and found["again"]["compiled"] == 0
     assert found["driver"]  # Triton is left as it was
 
 
 def test_what_is_in_the_folder_is_not_compiled(found: dict[str, Any]) -> None:
-    assert found["from the folder"] == {"compiled": 0, "had": 3, "taken": 3, "missed": 0}
-    assert found["from the cache"] == {"compiled": 0, "had": 3, "taken": 0, "missed": 0}
+    count = found["launched"]
+    assert found["from the folder"] == {"compiled": 0, "had": count, "taken": count, "missed": 0}
+    assert found["from the cache"] == {"compiled": 0, "had": count, "taken": 0, "missed": 0}
     assert found["binary"]
 
 
 def test_damaged_and_exchanged_files_are_said_and_not_taken(found: dict[str, Any]) -> None:
-    assert found["damaged"] == {"compiled": 3, "had": 0, "taken": 0, "missed": 3}
+    good = found["launched"] - 3
+    assert found["damaged"] == {"compiled": 3, "had": good, "taken": good, "missed": 3}
     damaged, exchanged, foreign = found["told"]
     assert "is damaged: its digest is another one; " in damaged and damaged.endswith(" is compiled here")
     assert "is no kernel of ingot's" in exchanged and "is no kernel of ingot's" in foreign

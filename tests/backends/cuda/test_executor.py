@@ -292,6 +292,26 @@ def test_requests_that_fail(made: Any, late: bool, monkeypatch: pytest.MonkeyPat
         gain.copy_(kept)
 
 
+@pytest.mark.parametrize("device", ["cuda", "torch"])
+def test_where_numbers_are_lost(made: Any, device: str) -> None:
+    """With check a fault of the logits names the step and the layer."""
+    built = made(precision="float32")
+    with ingot.LLM(built, device=device, check=True) as llm:
+        assert len(llm.generate([5, 9, 77], max_tokens=2, ignore_end=True).token_ids) == 2
+        executor: Any = llm._runner._session._executor  # type: ignore[attr-defined]
+        values = {v.name: v for v in executor._loaded.tensors if v.kind == "parameter"}
+        name = next(n for n in values if "layers.0" in n and "norm" in n)
+        gain = executor._loaded.tensors[values[name]]
+        kept = gain.clone()
+        gain.fill_(float("nan"))
+        with pytest.raises(ingot.errors.ValueFault, match=r"in step 3 the first numbers .* in .*layers\.0\."):
+            llm.generate([5, 9, 77], max_tokens=3)
+        gain.copy_(kept)
+        assert llm.stats().blocks_used == 0
+    with pytest.raises(ingot.errors.UserError, match="devices torch and cuda"):
+        ingot.LLM(built, check=True)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [("token_ids", 128, "embedding"), ("slot", 99999, "kv_write"), ("block_table", -2, "paged_attention")],

@@ -1,0 +1,88 @@
+"""Trained ONNX models on an NVIDIA GPU: engines that were built on a CPU machine, beside the CPU's own results.
+
+`python -m benchmarks.gpu_onnx` on any machine writes the engines, inputs and results to build/bench/onnx; that folder
+travels to the GPU, where neither ONNX nor the models' packages have to be.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import ingot
+from benchmarks.harness import CACHE, Options, Result, Sample, repeated
+
+FOLDER = CACHE / "onnx"
+ACCURACY = 1e-3  # of a row's largest number, to the CPU's
+
+
+def prepare() -> None:
+    """Writes an engine for each model, inputs at the first of its sizes, and what the CPU makes of them."""
+    from tools.onnx_models import build_for, fetch
+    from tools.onnx_table import MODELS
+
+    fetch()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for model in MODELS:
+        engine = build_for(model)
+        engine.save(FOLDER / f"{model.name}.ingot")
+        feeds = model.feeds(np.random.default_rng(0), *model.sizes[0])
+        results = engine.run(feeds)
+        np.savez(FOLDER / f"{model.name}.npz", **{f"in {k}": v for k, v in feeds.items()},
+                 **{f"out {k}": v for k, v in results.items()})  # fmt: skip
+        print(model.name, (FOLDER / f"{model.name}.ingot").stat().st_size, flush=True)
+
+
+def gpu_onnx(options: Options) -> Result:
+    """Of each model: the first run, later ones, inputs and results on the host; the difference to the CPU."""
+    import torch
+
+    result = Result("gpu-onnx", machine=torch.cuda.get_device_name())
+    result.notes.append(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; host transfers included")
+    for path in sorted(FOLDER.glob("*.ingot")):
+        try:
+            _model(result, path.stem, ingot.load(path).session(device="cuda"), options.pairs)
+        except ingot.IngotError as e:
+            result.notes.append(f"{path.stem}: {e}")
+    if not result.rows:
+        result.notes.append(f"{FOLDER} is empty: python -m benchmarks.gpu_onnx fills it, on a machine with onnx")
+    return result
+
+
+def _model(result: Result, name: str, session: ingot.Session, times: int) -> None:
+    with np.load(FOLDER / f"{name}.npz") as file:
+        feeds = {k[3:]: file[k] for k in file if k.startswith("in ")}
+        wanted = {k[4:]: file[k] for k in file if k.startswith("out ")}
+    begin = perf_counter()
+    session.run(feeds)
+    first = perf_counter() - begin
+
+    def run() -> float:
+        start = perf_counter()
+        session.run(feeds)
+        return (perf_counter() - start) * 1e3
+
+    run()
+    took: Sample = repeated(run, max(times, 20))
+    found = session.run(feeds)
+    apart = max(_apart(found[k], v) for k, v in wanted.items())
+    executor: Any = session._executor
+    captured = any(seen.replay is not None for seen in executor._seen.values())
+    why = "" if captured else f", not captured {executor.uncaptured}"
+    result.add(f"{name}: ingot", took.median, "ms", quartiles=took.quartiles, note=f"first {first:.2f} s{why}")
+    result.add(f"{name}: largest difference to the CPU's", apart, "of a row's largest", at_most=ACCURACY)
+
+
+def _apart(found: Any, wanted: Any) -> float:
+    if found.shape != wanted.shape:
+        return float("inf")
+    if wanted.dtype.kind != "f" or not wanted.size:
+        return float((found != wanted).mean()) if wanted.size else 0.0
+    largest = np.maximum(np.abs(np.atleast_1d(wanted)).max(-1), 1e-2)
+    return float((np.abs(np.atleast_1d(found - wanted)).max(-1) / largest).max())
+
+
+if __name__ == "__main__":
+    prepare()
