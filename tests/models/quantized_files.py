@@ -226,10 +226,9 @@ CASES = {
     "compressed int8 of one scale": Case(
         compressed({"num_bits": 8, "strategy": "tensor"}, "int-quantized"), int_quantized("tensor")),
     "compressed fp8": Case(
-        compressed({**_FP8, "strategy": "tensor"}, "float-quantized", inputs=BY_TENSOR), float8(), floats="of 8 bits"),
+        compressed({**_FP8, "strategy": "tensor"}, "float-quantized", inputs=BY_TENSOR), float8()),
     "compressed fp8 by output": Case(
-        compressed({**_FP8, "strategy": "channel"}, "float-quantized"), float8(strategy="channel"),
-        floats="of 8 bits"),
+        compressed({**_FP8, "strategy": "channel"}, "float-quantized"), float8(strategy="channel")),
     "compressed fp8 blocks": Case(
         compressed({**_FP8, "strategy": "block", "block_structure": [32, 48]}, "float-quantized"), float8((32, 48)),
         floats="of 8 bits"),

@@ -27,6 +27,7 @@ from ingot.frontends.quantized.weights import (
     gptq_zeros,
     group_of_columns,
     named,
+    numbers_of_8,
     unpacked,
 )
 from ingot.tensor_table import TensorInfo
@@ -301,7 +302,7 @@ def _floats(layer: _Layer, scheme: Scheme) -> QuantizedWeight:
         layer.info(name, SCALE_TYPES, (-(-outputs // scheme.block[0]), -(-inputs // scheme.block[1])))
         scales = layer.read(name, finite)
     return layer.weight(
-        (outputs, inputs), 0, group, integers=layer.read("weight", lambda a: a), scales=scales, block=scheme.block,
+        (outputs, inputs), 0, group, integers=layer.read("weight", numbers_of_8), scales=scales, block=scheme.block,
         rows=scheme.rows,
     )  # fmt: skip
 

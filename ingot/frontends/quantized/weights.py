@@ -33,7 +33,8 @@ class BadTensorError(ValueError):
 
 @dataclass(frozen=True)
 class Form:
-    """How a weight is stored in an engine: integers of `dtype`, a scale for each output and `group` inputs (0: all).
+    """How a weight is stored in an engine: as `dtype`, integers or floats of 8 bits, with a scale for each output and
+    `group` inputs (0: all).
 
     repeat: how many of them one group of the file is. order: the column of the file that each column is; None: its
     own. zeros: whether there are zero points that are not 0. rows: whether its inputs become int8 by row.
@@ -97,8 +98,10 @@ class QuantizedWeight:
     def form(self) -> Form | str:
         """How an engine stores it, or why it becomes floats."""
         inputs = self.shape[1]
+        if not self.bits and (self.block is not None or self.group != inputs):
+            return "there is no product of floats of 8 bits in groups or blocks"
         if not self.bits:
-            return "its numbers are floats of 8 bits"
+            return Form(dtypes.float8_e4m3fn, 0, 1, None, False, False)
         if not self.even:
             return "its groups are of several sizes"
         size = next((n for n in GROUPS if self.group % n == 0), 0) if self.bits == 4 else 0
@@ -139,7 +142,7 @@ class QuantizedWeight:
         def integers() -> Array:
             found = self.integers()
             found = found if form.order is None else found[:, form.order]
-            return np.ascontiguousarray(found).astype(form.dtype.numpy)
+            return np.ascontiguousarray(found).astype(form.dtype.numpy, copy=False)
 
         made: dict[str, Callable[[], Array]] = {
             form.dtype.name: integers,
@@ -205,6 +208,13 @@ def finite(scales: Array) -> Array:
     if not np.isfinite(wide).all():
         raise BadTensorError(f"holds {int((~np.isfinite(wide)).sum()):,} scales that are NaN or infinite")
     return wide
+
+
+def numbers_of_8(floats: Array) -> Array:
+    """float8 as they are. Raises BadTensorError where one is no number."""
+    if none := int(((floats.view(np.uint8) & 127) == 127).sum()):
+        raise BadTensorError(f"holds {none:,} elements that are NaN")
+    return floats
 
 
 def named(name: str, where: Any, make: Callable[[], Array]) -> Array:
