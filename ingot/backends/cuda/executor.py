@@ -30,7 +30,7 @@ from ingot.backends.cuda.launch import (
     unpacked,
 )
 from ingot.backends.cuda.net_executor import open_net
-from ingot.backends.cuda.program import Attention, Call, Factor, Product, Single, program
+from ingot.backends.cuda.program import Attention, Call, Factor, Product, Single, program, written_over
 from ingot.backends.cuda.steps import MOST_ROWS, PADDING, Graphs, Step, blank, choosing, layout_of
 from ingot.backends.cuda.transfer import Layout, Transfer, arrays_of
 from ingot.backends.device import Choice, Chosen, Opening
@@ -125,13 +125,15 @@ def require_float8(capability: tuple[int, int], network: Network) -> None:
 class Arranged:
     """A loaded network, its calls, and what the products among them multiply with.
 
-    groups: of parameters that are stored as two integers a byte, by how many share a scale.
+    groups: of parameters that are stored as two integers a byte, by how many share a scale. over: numbers of the
+    products whose result may take the place of what they add.
     """
 
     loaded: Loaded
     calls: tuple[Call, ...]
     weights: dict[int, Weight]  # by the number of the call
     groups: dict[Value, int]
+    over: frozenset[int]
 
 
 def arranged(torch: Any, loaded: Loaded) -> Arranged:
@@ -154,7 +156,7 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
             for values in zip(*((f.weight, f.scales) for f in found.factors), strict=True):
                 _join(torch, tensors, [v for v in values if v is not None])
         weights[number] = _weight(torch, tensors, found)
-    return Arranged(loaded, calls, weights, groups)
+    return Arranged(loaded, calls, weights, groups, written_over(loaded.network, calls))
 
 
 def _join(torch: Any, tensors: dict[Value, Any], values: Sequence[Value]) -> None:
@@ -491,7 +493,7 @@ class CudaExecutor(TorchExecutor):
     ) -> str:
         """Runs a call by a kernel, if one takes the sizes of this run; its name."""
         if isinstance(found, Product):
-            return "product" if self._product(found, self._made.weights[number], tensors) else ""
+            return "product" if self._product(number, found, tensors) else ""
         name = "decode_attention" if tiles is None else "prefill_attention"
         return name if self._attention(found, tensors, tiles) else ""
 
@@ -518,8 +520,8 @@ class CudaExecutor(TorchExecutor):
         tensors[found.out], tensors[found.written] = out, state
         return True
 
-    def _product(self, found: Product, weight: Weight, tensors: dict[Value, Any]) -> bool:
-        x = tensors[found.x]
+    def _product(self, number: int, found: Product, tensors: dict[Value, Any]) -> bool:
+        x, weight = tensors[found.x], self._made.weights[number]
         rows = len(x)
         dtype = getattr(self._torch, found.outs[0].dtype.name)
         if not rows or x.stride(1) != 1 or (rows > TILE_ROWS and dtype != x.dtype):
@@ -531,7 +533,9 @@ class CudaExecutor(TorchExecutor):
         extra = None if found.extra is None else tensors[found.extra]
         if extra is not None and extra.stride(-1) != 1:
             return False
-        out = self._torch.empty((rows, weight.outputs), dtype=dtype, device=self._device)
+        out = extra
+        if number not in self._made.over or extra.dtype != dtype or not self._launcher.adds_in_place(weight, x, extra):
+            out = self._torch.empty((rows, weight.outputs), dtype=dtype, device=self._device)
         self._launcher.product(x, weight, out, norm, extra, found.rounds)
         for value, result in zip(found.outs, out.split([v.shape[1] for v in found.outs], 1), strict=True):
             tensors[value] = result

@@ -392,6 +392,11 @@ class Launcher:
             made.append(out)
         return Weight(made[0], second=made[1] if len(made) > 1 else None)
 
+    def adds_in_place(self, weight: Weight, x: Any, extra: Any) -> bool:
+        """Whether `product` may write over what it adds: the library does, and copies it first where it may not."""
+        one = weight.scales is None and weight.second is None
+        return one and len(x) > ROWS and tuple(extra.shape) == (len(x), weight.outputs) and extra.dtype == x.dtype
+
     def _whole(self, x: Any, weight: Weight, out: Any, extra: Any) -> None:
         """By the library's product of whole matrices."""
         torch = self.torch

@@ -99,6 +99,30 @@ def program(network: Network) -> tuple[Call, ...]:
     return tuple(ordered(network, calls))
 
 
+def written_over(network: Network, calls: Sequence[Call]) -> frozenset[int]:
+    """Numbers of the products whose result may take the place of what they add: its last readers, after products alone,
+    which keep no view of it."""
+    readers: dict[Value, list[int]] = {}
+    made: dict[Value, Call] = {}
+    for number, call in enumerate(calls):
+        for node in call.nodes:
+            made |= dict.fromkeys(node.outputs, call)
+            for value in node.given:
+                readers.setdefault(value, []).append(number)
+    kept = set(network.outputs.values())
+
+    def alone(value: Value) -> bool:
+        call = made.get(value)
+        fresh = isinstance(call, Product) or (isinstance(call, Single) and isinstance(call.nodes[0].op, Embedding))
+        return fresh and value not in kept and all(isinstance(calls[n], Product) for n in readers[value])
+
+    return frozenset(
+        number for number, call in enumerate(calls)
+        if isinstance(call, Product) and call.extra is not None and call.extra is not call.x
+        and alone(call.extra) and number == max(readers[call.extra])
+    )  # fmt: skip
+
+
 class Nodes(Protocol):
     """A call, by the nodes that it stands for."""
 

@@ -17,7 +17,7 @@ torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's me
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 
 from ingot.backends.cuda import executor as cuda  # noqa: E402
-from ingot.backends.cuda.program import Attention, Product, Single  # noqa: E402
+from ingot.backends.cuda.program import Attention, Product, Single, written_over  # noqa: E402
 from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
 
@@ -68,6 +68,23 @@ def test_calls_of_a_llama(made: Any) -> None:
     assert qkv.norm and gate_up.norm and not output.norm and not down.norm and products[-1].norm
     rest = {c.nodes[0].op.name for c in found if isinstance(c, Single)}
     assert rest == {"rope_table", "embedding", "reshape", "take", "rms_norm"}
+
+
+def test_results_in_the_place_of_what_they_add(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sums of a layer, for nothing reads later what they add; not where it is a result of the network."""
+    executor = made(precision="float32").on("cuda").session(kv_blocks=16)._executor
+    made_calls, network = executor._made.calls, executor._network
+    output, down = (n for n, c in enumerate(made_calls) if isinstance(c, Product) and c.extra is not None)
+    assert written_over(network, made_calls) == {output, down}
+    with monkeypatch.context() as patch:
+        patch.setitem(network.outputs, "residual", made_calls[down].extra)
+        assert written_over(network, made_calls) == {output}
+    places = set()
+    whole = executor._launcher._whole
+    monkeypatch.setattr(executor._launcher, "_whole", lambda x, weight, out, extra: (
+        places.add(extra is not None and out is extra), whole(x, weight, out, extra)))  # fmt: skip
+    executor.run(step(6, 17, 2))
+    assert places == {True, False}
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4-g32"])
