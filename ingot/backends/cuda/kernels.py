@@ -171,15 +171,74 @@ def product_rows(
             _multiply(w, v, s, t, values, extra, out, row, first, n, extra_stride, out_stride, BN, PAIR, EXTRA, SCALED)
 
 
+@triton.jit
+def _home(partial, block, BN: tl.constexpr, BM: tl.constexpr, SPLITS: tl.constexpr):
+    spot = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
+    return partial + block.to(tl.int64) * (2 * SPLITS * BN * BM) + spot
+
+
+@triton.jit
+def leave_part(sums, others, partial, arrived, block, split, SPLITS: tl.constexpr, PAIR: tl.constexpr):
+    """Leaves one of the SPLITS parts of a block's sums [BN, BM] in `partial`, float32 [blocks, SPLITS, 2, BN, BM], and
+    says whether it is the last one: `arrived`, int32 [blocks], counts them, and is zeros before and after.
+    """
+    tile: tl.constexpr = sums.shape[0] * sums.shape[1]
+    home = _home(partial, block, sums.shape[0], sums.shape[1], SPLITS)
+    tl.store(home + split * (2 * tile), sums)
+    if PAIR:
+        tl.store(home + split * (2 * tile) + tile, others)
+    tl.debug_barrier()  # all threads have written before one counts
+    last = tl.atomic_add(arrived + block, 1, sem="acq_rel") == SPLITS - 1
+    if last:
+        tl.store(arrived + block, 0)
+    return last
+
+
+@triton.jit
+def all_parts(partial, block, BN: tl.constexpr, BM: tl.constexpr, SPLITS: tl.constexpr, PAIR: tl.constexpr):
+    """The sums of the parts that programs have left, always in the same order."""
+    tile: tl.constexpr = BN * BM
+    home = _home(partial, block, BN, BM, SPLITS)
+    sums = tl.load(home, cache_modifier=".cg")
+    for i in tl.static_range(1, SPLITS):
+        sums += tl.load(home + i * (2 * tile), cache_modifier=".cg")
+    others = sums
+    if PAIR:
+        others = tl.load(home + tile, cache_modifier=".cg")
+        for i in tl.static_range(1, SPLITS):
+            others += tl.load(home + i * (2 * tile) + tile, cache_modifier=".cg")
+    return sums, others
+
+
+@triton.jit
+def _finish_tile(
+    sums, others, back, scales, second_scales, extra, out, row, columns, rows, n, extra_stride, out_stride,
+    PAIR: tl.constexpr, SCALED: tl.constexpr, ROUNDED: tl.constexpr, EXTRA: tl.constexpr,
+):  # fmt: skip
+    """Sums [BN, BM] as results, with the scales of the weight and of the rows."""
+    if SCALED:
+        sums *= tl.load(scales + columns, mask=columns < n, other=0.0)[:, None]
+        if PAIR:
+            others *= tl.load(second_scales + columns, mask=columns < n, other=0.0)[:, None]
+    if ROUNDED:
+        factor = tl.load(back + row, mask=row < rows, other=0.0)[None, :]
+        sums *= factor
+        others *= factor
+    written = (columns < n)[:, None] & (row < rows)[None, :]
+    finish(sums, others, extra, out, row.to(tl.int64)[None, :], columns[:, None], written, extra_stride, out_stride,
+           PAIR, EXTRA)  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["rows"])
 def product_tiles(
-    x, back, weight, second, scales, second_scales, extra, out, rows, n, k, x_stride, extra_stride, out_stride,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAIR: tl.constexpr, SCALED: tl.constexpr,
-    ROUNDED: tl.constexpr, EXTRA: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, back, weight, second, scales, second_scales, extra, out, partial, arrived, rows, n, k, x_stride, extra_stride,
+    out_stride, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, PAIR: tl.constexpr,
+    SCALED: tl.constexpr, ROUNDED: tl.constexpr, EXTRA: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[rows, n] = x[rows, k] · weight[n, k]ᵀ and what follows it, by the matrix units; BM rows a program.
 
-    ROUNDED: x and the weight are float8, and rows of x have scales, back[rows].
+    ROUNDED: x and the weight are float8, and rows of x have scales, back[rows]. A program has one of SPLITS parts of
+    the inputs; with several all rows are in one program, and the last one to end finishes (`leave_part`).
     """
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -187,7 +246,9 @@ def product_tiles(
     sums = tl.zeros((BN, BM), tl.float32)
     others = tl.zeros((BN, BM), tl.float32)
     base = columns.to(tl.int64)[:, None] * k
-    for start in tl.range(0, k, BK, num_stages=STAGES):
+    split = tl.program_id(2)
+    steps = tl.cdiv(k, BK)
+    for start in tl.range(split * steps // SPLITS * BK, (split + 1) * steps // SPLITS * BK, BK, num_stages=STAGES):
         at = start + tl.arange(0, BK)
         inside = (columns < n)[:, None] & (at < k)[None, :]
         values = tl.load(x + row.to(tl.int64)[None, :] * x_stride + at[:, None],
@@ -197,21 +258,15 @@ def product_tiles(
         if PAIR:
             v = tl.load(second + base + at[None, :], mask=inside, other=0.0, eviction_policy="evict_first")
             others = tl.dot(v.to(values.dtype), values, others, input_precision="ieee")
-    if SCALED:
-        sums *= tl.load(scales + columns, mask=columns < n, other=0.0)[:, None]
-        if PAIR:
-            others *= tl.load(second_scales + columns, mask=columns < n, other=0.0)[:, None]
-    if ROUNDED:
-        factor = tl.load(back + row, mask=row < rows, other=0.0)[None, :]
-        sums *= factor
-        others *= factor
-    if PAIR:
-        sums = sums / (1.0 + tl.exp(-sums)) * others
-    written = (columns < n)[:, None] & (row < rows)[None, :]
-    line = row.to(tl.int64)[None, :]
-    if EXTRA:
-        sums += tl.load(extra + line * extra_stride + columns[:, None], mask=written, other=0.0).to(tl.float32)
-    tl.store(out + line * out_stride + columns[:, None], sums.to(out.dtype.element_ty), mask=written)
+    if SPLITS == 1:
+        _finish_tile(sums, others, back, scales, second_scales, extra, out, row, columns, rows, n, extra_stride,
+                     out_stride, PAIR, SCALED, ROUNDED, EXTRA)  # fmt: skip
+    else:
+        block = tl.program_id(1)
+        if leave_part(sums, others, partial, arrived, block, split, SPLITS, PAIR):
+            sums, others = all_parts(partial, block, BN, BM, SPLITS, PAIR)
+            _finish_tile(sums, others, back, scales, second_scales, extra, out, row, columns, rows, n, extra_stride,
+                         out_stride, PAIR, SCALED, ROUNDED, EXTRA)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])

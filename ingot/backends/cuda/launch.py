@@ -15,7 +15,8 @@ import numpy as np
 from ingot import _lazy
 
 ROWS = 4  # up to so many, weights stay in registers and rows pass by; with more the matrix units pay
-INTEGER_ROWS = 2  # the same of integers, if the matrix units take the sizes
+INTEGER_ROWS = 2  # the same of integers, if the matrix units take the sizes, and of float8
+STEP = 128  # inputs that the matrix units take at a time of up to TILE_ROWS rows
 TILE_ROWS = 64  # with more, a program of the matrix units' kernel has more rows than these
 EXPANDED_ROWS = 512  # with more, weights of integers become floats for the library's product, one product at a time
 MOST_INPUTS = 32768  # of a product whose weight rows are held whole
@@ -65,6 +66,11 @@ class Weight:
         return self.scales is not None and not self.first.is_floating_point()
 
     @property
+    def float8(self) -> bool:
+        """Whether it holds floats of 8 bits."""
+        return self.scales is not None and not self.integers
+
+    @property
     def outputs(self) -> int:
         """n."""
         return int(self.first.shape[0])
@@ -89,8 +95,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Tile:
-    """What a program of a product of integers by the matrix units has: so many outputs (of a pair, twice), and one of
-    `splits` parts of the inputs. stages: steps that are under way at once.
+    """What a program of a product of up to TILE_ROWS rows by the matrix units has: so many outputs (of a pair, twice),
+    and one of `splits` parts of the inputs. stages: steps that are under way at once.
     """
 
     outputs: int
@@ -216,14 +222,15 @@ class Launcher:
         rounds: whether rows, normalised, are rounded to float8 before a weight of float8, each with a scale.
         """
         rows = int(x.shape[0])
-        if rounds and rows > ROWS:
+        few = INTEGER_ROWS if weight.float8 else ROWS
+        if rounds and rows > few:
             self._rounded(x, weight, out, norm, extra)
             return
         integers = weight.integers
         if integers and INTEGER_ROWS < rows <= TILE_ROWS and step_of(weight):
             self._planes(x, weight, out, norm, extra)
             return
-        if rows > ROWS or (integers and weight.inputs % UNIT):
+        if rows > few or (integers and weight.inputs % UNIT):
             if norm is not None:
                 normed = self.torch.empty((rows, weight.inputs), dtype=x.dtype, device=x.device)
                 self.norm(x, norm, normed)
@@ -317,6 +324,16 @@ class Launcher:
         stages = (4 if few else 3) if parts == 2 else 6 if few and not weight.group else 4
         held = outputs * parts * step // (2 if weight.group else 1) + 3 * high * step
         return Tile(outputs, 8, splits, max(1, min(stages, (self.shared - 8192) // held)))
+
+    def float8_tile(self, weight: Weight, rows: int) -> Tile:
+        """What a program of a product of float8 by the matrix units has: two, or more, are on each multiprocessor."""
+        n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
+        high = max(16, power(rows))
+        key = (n, k, parts, _kind(weight), high)
+        if key in self.tiles:
+            return self.tiles[key]
+        splits = max(1, min(8, 2 * self.multiprocessors // -(-n // 64), k // STEP))
+        return Tile(64, 4, splits, 3 if parts == 2 and high > 32 else 4)
 
     def _planes(self, x: Any, weight: Weight, out: Any, norm: Norm | None, extra: Any) -> None:
         torch, rows, n, k = self.torch, int(x.shape[0]), weight.outputs, weight.inputs
@@ -418,20 +435,28 @@ class Launcher:
         tensors = (weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out)
         numbers = (rows, n, k, x.stride(0), stride, out.stride(0))
         few = rows <= TILE_ROWS
-        high, wide = (max(16, power(rows)), 32) if few else (128, 64 if weight.second is not None else 128)
+        high, step = (max(16, power(rows)), STEP) if few else (128, STEP // 2)
+        tile = Tile(32, 4, 1, 4) if few else Tile(64 if weight.second is not None else 128, 8, 1, 3)
+        if few and weight.float8:
+            tile = self.float8_tile(weight, rows)
+        wide = tile.outputs
         flags = {"PAIR": weight.second is not None, "EXTRA": extra is not None, "DEPENDENT": self.dependent}
-        grid, warps = (-(-rows // high), -(-n // wide)), 4 if few else 8
+        blocks = -(-n // wide)
         if weight.group:
-            self.kernels.group_tiles[grid](
-                x, *tensors, *numbers, BM=high, BN=wide, HALF=weight.group // 2, STAGES=4 if few else 3,
-                num_warps=warps, **flags, **self.options,
+            self.kernels.group_tiles[(-(-rows // high), blocks)](
+                x, *tensors, *numbers, BM=high, BN=wide, HALF=weight.group // 2, STAGES=tile.stages,
+                num_warps=tile.warps, **flags, **self.options,
             )  # fmt: skip
-        else:
-            self.kernels.product_tiles[grid](
-                x, *_or(x, back), *tensors, *numbers, BM=high, BN=wide, BK=128 if few else 64,
-                SCALED=weight.scales is not None, ROUNDED=back is not None, STAGES=4 if few else 3, num_warps=warps,
-                **flags, **self.options,
-            )  # fmt: skip
+            return
+        partial = x
+        if tile.splits > 1:
+            size = (blocks, tile.splits, 2, wide, high)
+            partial = self.torch.empty(size, dtype=self.torch.float32, device=x.device)
+        self.kernels.product_tiles[(-(-rows // high), blocks, tile.splits)](
+            x, *_or(x, back), *tensors, partial, self.zeros(blocks, x.device), *numbers, BM=high, BN=wide, BK=step,
+            SPLITS=tile.splits, SCALED=weight.scales is not None, ROUNDED=back is not None, STAGES=tile.stages,
+            num_warps=tile.warps, **flags, **self.options,
+        )  # fmt: skip
 
     def gated(self, a: Any, b: Any, out: Any) -> None:
         """out = silu(a) · b; rows may lie apart in all of them."""

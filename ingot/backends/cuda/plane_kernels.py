@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ingot.backends.cuda.kernels import after_others, finish, row_of
+from ingot.backends.cuda.kernels import after_others, all_parts, finish, leave_part, row_of
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -80,9 +80,8 @@ def product_planes(
 
     weight: int8 [n, K], with a scale an output; or, where HALF is not 0, bytes of two as `launch.packed` lays them, in
     groups of BK = 2 · HALF with a scale each. A program has BN outputs of up to BM rows, and one of SPLITS parts of K,
-    which is a multiple of BK. The last one of the programs of these outputs to end adds up what all have left in
-    `partial`, float32 [blocks, SPLITS, 2, BN, BM]; `arrived`, int32 [blocks], counts them, and is zeros before and
-    after.
+    which is a multiple of BK. The last one of the programs of these outputs to end adds up what all have left
+    (`leave_part`).
     """
     after_others(DEPENDENT)
     block = tl.program_id(0)
@@ -144,22 +143,7 @@ def product_planes(
         finish(sums * factor, others * factor, extra, out, row[None, :], column[:, None], written, extra_stride,
                out_stride, PAIR, EXTRA)  # fmt: skip
     else:
-        tile: tl.constexpr = BN * BM
-        home = partial + block.to(tl.int64) * (2 * SPLITS * tile)
-        spot = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
-        tl.store(home + split * (2 * tile) + spot, sums)
-        if PAIR:
-            tl.store(home + split * (2 * tile) + tile + spot, others)
-        tl.debug_barrier()  # all threads have written before one counts
-        if tl.atomic_add(arrived + block, 1, sem="acq_rel") == SPLITS - 1:
-            tl.store(arrived + block, 0)
-            sums = tl.load(home + spot, cache_modifier=".cg")
-            for i in tl.static_range(1, SPLITS):
-                sums += tl.load(home + i * (2 * tile) + spot, cache_modifier=".cg")
-            others = sums
-            if PAIR:
-                others = tl.load(home + tile + spot, cache_modifier=".cg")
-                for i in tl.static_range(1, SPLITS):
-                    others += tl.load(home + i * (2 * tile) + tile + spot, cache_modifier=".cg")
+        if leave_part(sums, others, partial, arrived, block, split, SPLITS, PAIR):
+            sums, others = all_parts(partial, block, BN, BM, SPLITS, PAIR)
             finish(sums * factor, others * factor, extra, out, row[None, :], column[:, None], written, extra_stride,
                    out_stride, PAIR, EXTRA)  # fmt: skip

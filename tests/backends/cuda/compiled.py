@@ -33,7 +33,7 @@ HEADS = {"HEADS": 32, "KV": 8, "D": 128, "W": 128, "WINDOW": False, "SOFTCAP": F
 DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "GP": 4, "SPLITS": 16, "NATIVE": True,
           "DEPENDENT": True}  # fmt: skip
 PROMPT = {"BM": 128, "BN": 128, "STAGES": 2, "DEPENDENT": True}
-TILES = {"BM": 128, "ROUNDED": False, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
+TILES = {"BM": 128, "SPLITS": 1, "ROUNDED": False, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
 WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "NATIVE": True, "NORM": False}
 PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "DEPENDENT": True}
 # The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's or cache's type, warps,
@@ -52,9 +52,10 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **FLOATS, "SCALED": True, "ROUNDS": True, "BN": 4, "BK": 4096, "STAYS": True}),
     "rows of float8": (kernels.float8_rows, "", 8, {"BK": 4096, "NORM": True, "NATIVE": True, "DEPENDENT": True}),
     "16 rows of float8 each": (kernels.product_tiles, "*fp8e4nv", 4, {
-        **TILES, "BM": 16, "BN": 32, "BK": 128, "STAGES": 4, "PAIR": False, "SCALED": True, "ROUNDED": True}),
+        **TILES, "BM": 16, "BN": 64, "BK": 128, "SPLITS": 4, "STAGES": 4, "PAIR": False, "SCALED": True,
+        "ROUNDED": True}),
     "64 rows of float8": (kernels.product_tiles, "*fp8e4nv", 4, {
-        **TILES, "BM": 64, "BN": 32, "BK": 128, "STAGES": 4, "PAIR": True, "SCALED": True}),
+        **TILES, "BM": 64, "BN": 64, "BK": 128, "STAGES": 3, "PAIR": True, "SCALED": True}),
     "int8 pair": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "BN": 4, "CHUNKS": 256, "PARTS": 1, "NORM": True, "PAIR": True}),
     "int8 long": (integer_kernels.product_integers, "*i32", 8, {
