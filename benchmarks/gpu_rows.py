@@ -1,6 +1,6 @@
 """Several rows on a GPU at the shape of Llama-3-8B: products of 4, 16 and 64 rows in every format, and of the rows of
-prompts; attention of a prompt's chunk beside cuDNN's, and of 64 requests, over each kind of cache. Weights are random,
-and every product reads those of one layer after another.
+prompts; attention of a prompt's chunk beside cuDNN's, and of 64 requests, over each kind of cache; experts at the shape
+of Mixtral-8x7B. Weights are random, and every product reads those of one layer after another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 
 from benchmarks.gpu_decode import BLOCK, CACHES, SHAPES, WEIGHTS, Model, copy_bandwidth, graphed, in_layers, sampled
 from benchmarks.harness import Options, Result
-from ingot.backends.cuda.launch import Form, Launcher, tiles_of
+from ingot.backends.cuda.launch import Form, Launcher, Mixture, tiles_of
+from ingot.ops.mixture import Moe
 
 ROWS = (4, 16, 64)
 CHUNK = 2048
@@ -66,6 +67,35 @@ def _cache(kind: str, blocks: int) -> Any:
         return state
     state = _random(blocks, BLOCK, 2, s.kv, s.width)
     return state.to(torch.float8_e4m3fn) if kind == "fp8" else state
+
+
+def _experts(result: Result, pairs: int) -> None:
+    """A layer's experts at Mixtral-8x7B's shape: as many as the rows choose are read; and torch's form for one row."""
+    hidden, inner, count, top, layers = 4096, 14336, 8, 2, 3
+    launcher = Launcher(torch, dependent=True)
+
+    def mixture() -> Mixture:
+        gates, ups, downs = (_random(count * n, k) for n, k in ((inner, hidden), (inner, hidden), (hidden, inner)))
+        return Mixture(gates, ups, downs, count, top, True)
+
+    each = [mixture() for _ in range(layers)]
+    for rows in (1, 4, 16, 64, 2048):
+        x, router = _random(rows, hidden), torch.randn((rows, count), device="cuda")
+        out = torch.empty_like(x)
+        used = len(router.topk(top).indices.unique())
+
+        def run(i: int, x: Any = x, router: Any = router, out: Any = out) -> None:
+            launcher.experts(x, router, each[i], out)
+
+        read = used * 3 * hidden * inner * 2
+        _add(result, f"experts, {rows} rows, {used} of {count} read", run, layers, pairs, read, "TB/s")
+    of = each[0]
+    weights = [*of.gates.view(count, inner, hidden), *of.ups.view(count, inner, hidden),
+               *of.downs.view(count, hidden, inner)]  # fmt: skip
+    x, router = _random(1, hidden), torch.randn((1, count), device="cuda")
+    op = Moe(top_k=top)
+    _add(result, "experts, 1 row, torch's form", lambda _: op.torch(torch, x, router, *weights), 1, pairs,
+         3 * top * hidden * inner * 2, "TB/s")  # fmt: skip
 
 
 def _requests(result: Result, pairs: int) -> None:
@@ -126,6 +156,8 @@ def gpu_rows(options: Options) -> Result:
     result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")
     _prompts(result, options.pairs)
     _requests(result, options.pairs)
+    _experts(result, options.pairs)
+    torch.cuda.empty_cache()
     for weights in WEIGHTS:
         model = Model(SHAPES[0], weights, Launcher(torch, dependent=True))
         for rows in (*ROWS, *PROMPTS.get(weights, ())):

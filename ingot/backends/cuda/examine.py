@@ -13,11 +13,12 @@ from ingot import _lazy
 from ingot.backends.cuda.driver import driver
 from ingot.backends.cuda.net_calls import net_program
 from ingot.backends.cuda.net_target import NET
-from ingot.backends.cuda.program import Attention, Product, Single, program
+from ingot.backends.cuda.program import Attention, Experts, Product, Single, program
 from ingot.backends.torch_executor import lowered
 from ingot.backends.torch_target import TORCH
 
-NAMES = {Product: "product", Attention: "attention"}  # of a language model's calls: by decode or prefill_attention
+# Of a language model's calls; attention is by decode or prefill_attention.
+NAMES = {Product: "product", Attention: "attention", Experts: "experts"}
 COPIED = 1 << 28  # bytes, to measure the memory's speed
 
 

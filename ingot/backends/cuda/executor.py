@@ -22,6 +22,7 @@ from ingot.backends.cuda.launch import (
     TILE_ROWS,
     Form,
     Launcher,
+    Mixture,
     Norm,
     Weight,
     packed,
@@ -30,7 +31,7 @@ from ingot.backends.cuda.launch import (
     unpacked,
 )
 from ingot.backends.cuda.net_executor import open_net
-from ingot.backends.cuda.program import Attention, Call, Factor, Product, Single, program, written_over
+from ingot.backends.cuda.program import Attention, Call, Experts, Factor, Product, Single, program, written_over
 from ingot.backends.cuda.steps import MOST_ROWS, PADDING, Graphs, Step, blank, choosing, layout_of
 from ingot.backends.cuda.transfer import Layout, Transfer, arrays_of
 from ingot.backends.device import Choice, Chosen, Opening
@@ -132,6 +133,7 @@ class Arranged:
     loaded: Loaded
     calls: tuple[Call, ...]
     weights: dict[int, Weight]  # by the number of the call
+    mixtures: dict[int, Mixture]  # the same
     groups: dict[Value, int]
     over: frozenset[int]
 
@@ -144,8 +146,11 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
     """
     calls, tensors = program(loaded.network), loaded.tensors
     weights: dict[int, Weight] = {}
+    mixtures: dict[int, Mixture] = {}
     groups: dict[Value, int] = {}
     for number, found in enumerate(calls):
+        if isinstance(found, Experts):
+            mixtures[number] = _mixture(torch, tensors, found)
         if not isinstance(found, Product):
             continue
         for factor in found.factors:
@@ -156,7 +161,17 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
             for values in zip(*((f.weight, f.scales) for f in found.factors), strict=True):
                 _join(torch, tensors, [v for v in values if v is not None])
         weights[number] = _weight(torch, tensors, found)
-    return Arranged(loaded, calls, weights, groups, written_over(loaded.network, calls))
+    return Arranged(loaded, calls, weights, mixtures, groups, written_over(loaded.network, calls))
+
+
+def _mixture(torch: Any, tensors: dict[Value, Any], found: Experts) -> Mixture:
+    whole = []
+    for values in (found.gates, found.ups, found.downs):
+        _join(torch, tensors, values)
+        first = tensors[values[0]]
+        whole.append(first.as_strided((len(values) * first.shape[0], first.shape[1]), first.stride()))
+    gates, ups, downs = whole
+    return Mixture(gates, ups, downs, len(found.gates), found.top, found.normalize)
 
 
 def _join(torch: Any, tensors: dict[Value, Any], values: Sequence[Value]) -> None:
@@ -456,7 +471,7 @@ class CudaExecutor(TorchExecutor):
         read = dict.fromkeys(v for node in found.nodes for v in node.given if v not in made)
         operands, results = ([tensors[v] for v in vs if v in tensors] for vs in (read, last.outputs))
         item = item_of(number, last, host, ns, operands, results)
-        if len(found.nodes) > 1:
+        if len(found.nodes) > 1 or isinstance(found, Experts):
             item["kernel"] = inside or "+".join(node.op.name for node in found.nodes)
             item["where"] = first.where
         return item
@@ -489,11 +504,14 @@ class CudaExecutor(TorchExecutor):
         return by_reference
 
     def _by_kernel(
-        self, number: int, found: Product | Attention, tensors: dict[Value, Any], tiles: Mapping[int, Any] | None
-    ) -> str:
+        self, number: int, found: Product | Attention | Experts, tensors: dict[Value, Any],
+        tiles: Mapping[int, Any] | None,
+    ) -> str:  # fmt: skip
         """Runs a call by a kernel, if one takes the sizes of this run; its name."""
         if isinstance(found, Product):
             return "product" if self._product(number, found, tensors) else ""
+        if isinstance(found, Experts):
+            return "experts" if self._experts(found, self._made.mixtures[number], tensors) else ""
         name = "decode_attention" if tiles is None else "prefill_attention"
         return name if self._attention(found, tensors, tiles) else ""
 
@@ -520,6 +538,15 @@ class CudaExecutor(TorchExecutor):
         tensors[found.out], tensors[found.written] = out, state
         return True
 
+    def _experts(self, found: Experts, of: Mixture, tensors: dict[Value, Any]) -> bool:
+        x, router = tensors[found.x], tensors[found.router]
+        if not len(x) or x.stride(1) != 1 or router.stride(1) != 1:
+            return False
+        out = self._torch.empty(x.shape, dtype=x.dtype, device=self._device)
+        self._launcher.experts(x, router, of, out)
+        tensors[found.out] = out
+        return True
+
     def _product(self, number: int, found: Product, tensors: dict[Value, Any]) -> bool:
         x, weight = tensors[found.x], self._made.weights[number]
         rows = len(x)
@@ -530,7 +557,7 @@ class CudaExecutor(TorchExecutor):
         if found.norm is not None:
             op: Any = found.norm.op
             norm = Norm(tensors[found.norm.inputs[1]], op.eps, op.shift)
-        extra = None if found.extra is None else tensors[found.extra]
+        extra: Any = None if found.extra is None else tensors[found.extra]
         if extra is not None and extra.stride(-1) != 1:
             return False
         out = extra

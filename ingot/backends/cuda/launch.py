@@ -82,6 +82,20 @@ class Weight:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """The experts of a mixture, one behind the other: gates and ups [experts · inner, hidden], downs [experts · hidden,
+    inner]. top: experts of a row; normalize: whether their shares sum to 1.
+    """
+
+    gates: Any
+    ups: Any
+    downs: Any
+    experts: int
+    top: int
+    normalize: bool
+
+
+@dataclass(frozen=True)
 class Block:
     """What a program of a product of integers by few rows has at a time: `rows` of the weight, of these `chunks` (a
     power of two) of 16 bytes each. resident: programs for each multiprocessor.
@@ -123,6 +137,13 @@ class Form:
     def flags(self) -> dict[str, bool]:
         """What the kernels are compiled for."""
         return {"WINDOW": self.window > 0, "SOFTCAP": self.softcap > 0, "ALIBI": self.slopes is not None}
+
+
+def _held(inputs: int, parts: int) -> tuple[int, int]:
+    """Warps of a program that holds whole rows of weights of floats, of so many at once, and how many rows."""
+    wide = power(inputs)
+    warps = 4 if wide <= 8192 else min(16, wide // 2048)
+    return warps, max(1, IN_THREAD * 32 * warps // wide // parts)
 
 
 def _kind(weight: Weight) -> str:
@@ -181,6 +202,11 @@ class Launcher:
     def integer_kernels(self) -> Any:
         """The module of those for integers."""
         return _lazy.load("ingot.backends.cuda.integer_kernels")
+
+    @cached_property
+    def expert_kernels(self) -> Any:
+        """The module of those for mixtures of experts."""
+        return _lazy.load("ingot.backends.cuda.expert_kernels")
 
     @cached_property
     def plane_kernels(self) -> Any:
@@ -457,6 +483,52 @@ class Launcher:
             SPLITS=tile.splits, SCALED=weight.scales is not None, ROUNDED=back is not None, STAGES=tile.stages,
             num_warps=tile.warps, **flags, **self.options,
         )  # fmt: skip
+
+    def experts(self, x: Any, router: Any, of: Mixture, out: Any) -> None:
+        """out[T, hidden]: each row of x through the experts that its scores choose, router [T, experts] of float32."""
+        torch, kernels, device = self.torch, self.expert_kernels, x.device
+        rows, hidden = x.shape
+        inner, pairs, top = of.downs.shape[1], rows * of.top, of.top
+        told = {"DEPENDENT": self.dependent, **self.options}
+        chosen = torch.empty((rows, top), dtype=torch.int32, device=device)
+        shares = torch.empty((rows, top), dtype=torch.float32, device=device)
+        kernels.route[(rows,)](
+            router, chosen, shares, of.experts, router.stride(0), TOP=top, TP=power(top), BE=power(of.experts),
+            NORMALIZE=of.normalize, num_warps=1, **told,
+        )  # fmt: skip
+        between = torch.empty((pairs, inner), dtype=x.dtype, device=device)
+        if rows <= ROWS:
+            (up_warps, up_rows), (down_warps, down_rows) = _held(hidden, 2), _held(inner, 1)
+            kernels.gated_rows[(pairs, -(-inner // up_rows))](
+                x, of.gates, of.ups, chosen, between, inner, hidden, x.stride(0), TOP=top, BN=up_rows,
+                BK=power(hidden), num_warps=up_warps, **told,
+            )  # fmt: skip
+            kernels.mixed_rows[(rows, -(-hidden // down_rows))](
+                between, of.downs, chosen, shares, out, hidden, inner, out.stride(0), TOP=top, BN=down_rows,
+                BK=power(inner), num_warps=down_warps, **told,
+            )  # fmt: skip
+            return
+        order = torch.empty(pairs, dtype=torch.int32, device=device)
+        starts = torch.empty(of.experts + 1, dtype=torch.int32, device=device)
+        kernels.order_pairs[(of.experts,)](chosen, order, starts, pairs, BP=1024, num_warps=4, **told)
+        high = min(128, max(16, power(pairs // of.experts)))
+        few = high <= TILE_ROWS
+        tiles = pairs // high + min(of.experts, pairs)  # at most: each expert's last one may be short
+        sizes = {"TOP": top, "BE": power(of.experts), "BM": high, "BK": STEP // 2, "STAGES": 4 if few else 3}
+        kernels.expert_tiles[(-(-inner // 64), tiles)](
+            x, of.gates, of.ups, order, starts, shares, between, of.experts, inner, hidden, x.stride(0), BN=64,
+            GATED=True, num_warps=4 if few else 8, **sizes, **told,
+        )  # fmt: skip
+        parts = torch.empty((pairs, hidden), dtype=torch.float32, device=device)
+        wide = 64 if few else 128
+        kernels.expert_tiles[(-(-hidden // wide), tiles)](
+            between, of.downs, of.downs, order, starts, shares, parts, of.experts, hidden, inner, inner, BN=wide,
+            GATED=False, num_warps=4 if few else 8, **sizes, **told,
+        )  # fmt: skip
+        size = min(1024, power(hidden))
+        kernels.sum_pairs[(rows, -(-hidden // size))](
+            parts, out, hidden, out.stride(0), TOP=top, BN=size, num_warps=4, **told
+        )
 
     def gated(self, a: Any, b: Any, out: Any) -> None:
         """out = silu(a) · b; rows may lie apart in all of them."""

@@ -18,10 +18,12 @@ from ingot.ops.binary import Add, Mul
 from ingot.ops.conversion import Dequantize, Float8Rows
 from ingot.ops.elementwise import Silu
 from ingot.ops.indexing import Embedding
+from ingot.ops.mixture import Moe
 from ingot.ops.norm import RmsNorm
 from ingot.ops.product import Matmul
 
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+MOST_EXPERTS = 1024  # of a mixture: a program looks at all of them
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,29 @@ class Attention:
     softcap: float
 
 
-Call = Single | Product | Attention
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts with stored weights: gates, ups and downs of all of them. Each row goes through `top`."""
+
+    nodes: tuple[Node, ...]
+    x: Value
+    router: Value
+    gates: tuple[Value, ...]
+    ups: tuple[Value, ...]
+    downs: tuple[Value, ...]
+    out: Value
+    top: int
+    normalize: bool
+
+
+Call = Single | Product | Attention | Experts
 
 
 def program(network: Network) -> tuple[Call, ...]:
     """The calls of a lowered network, each behind those whose results it needs."""
     taken: set[Node] = set()
     calls: list[Call] = []
-    fused: list[Call] = [*_attentions(network), *_products(network)]
+    fused: list[Call] = [*_attentions(network), *_products(network), *_experts(network)]
     for found in fused:
         if taken.isdisjoint(found.nodes):
             taken.update(found.nodes)
@@ -205,6 +222,24 @@ def _rotates(network: Network, turn: Node, node: Node, other: Node, write: Node)
 def _only(network: Network, value: Value, reader: Node) -> bool:
     """Whether nobody else reads a value."""
     return set(value.uses) == {reader} and not network.is_output(value)
+
+
+# ---------------------------------------------------------------------------------------------------------- experts
+
+
+def _experts(network: Network) -> Iterator[Experts]:
+    for node in network.nodes:
+        op: Any = node.op
+        if not isinstance(op, Moe) or op.activation != "silu" or node.inputs[0].dtype not in FLOATS:
+            continue
+        x, router, *weights = node.inputs
+        count = len(weights) // 3
+        if count > MOST_EXPERTS or any(w.kind != "parameter" or len(w.uses) > 1 for w in weights):
+            continue
+        if max(weights[0].spec.evaluate({})) > MOST_INPUTS:
+            continue
+        gates, ups, downs = (tuple(weights[i * count : (i + 1) * count]) for i in range(3))
+        yield Experts((node,), x, router, gates, ups, downs, node.output, op.top_k, op.normalize)
 
 
 # --------------------------------------------------------------------------------------------------------- products

@@ -17,17 +17,19 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ingot.backends.cuda import choice_kernels, integer_kernels, kernels, plane_kernels
+from ingot.backends.cuda import choice_kernels, expert_kernels, integer_kernels, kernels, plane_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
 ROWS = {"ROWS": 1, "NORM": True, "PAIR": False, "EXTRA": False, "DEPENDENT": True}
 FLOATS = {**ROWS, "SCALED": False, "ROUNDS": False, "NATIVE": True}
 FP32 = ("scales", "second_scales", "cos", "sin", "partial", "maxima", "weights", "slopes", "logits", "tops",
-        "temperature", "back")  # fmt: skip
+        "temperature", "back", "shares")  # fmt: skip
 FP64 = ("sums", "drawn_sums", "uniform")
-INTS = ("slot", "context_len", "block_table", "tiles", "query_start", "places", "ranked", "chosen", "found", "arrived")
+INTS = ("slot", "context_len", "block_table", "tiles", "query_start", "places", "ranked", "chosen", "found", "arrived",
+        "order", "starts")  # fmt: skip
 POINTERS = dict.fromkeys(FP32, "*fp32") | dict.fromkeys(FP64, "*fp64") | dict.fromkeys(INTS, "*i32")
-BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state")
+BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state", "gates", "ups", "downs",
+        "hidden")  # fmt: skip
 NUMBERS = ("eps", "shift", "scale", "softcap")
 HEADS = {"HEADS": 32, "KV": 8, "D": 128, "W": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 64}
 DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "GP": 4, "SPLITS": 16, "NATIVE": True,
@@ -35,6 +37,7 @@ DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "GP": 4, "S
 PROMPT = {"BM": 128, "BN": 128, "STAGES": 2, "DEPENDENT": True}
 TILES = {"BM": 128, "SPLITS": 1, "ROUNDED": False, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
 WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "NATIVE": True, "NORM": False}
+EXPERTS = {"TOP": 2, "BE": 8, "BK": 64, "GATED": True, "DEPENDENT": True}
 PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "DEPENDENT": True}
 # The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's or cache's type, warps,
 # constants.
@@ -87,6 +90,11 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "expanded int8": (kernels.expand_rows, "*i8", 4, {"BN": 8, "BK": 512, "FLOATS": False, "DEPENDENT": True}),
     "expanded float8": (kernels.expand_rows, "*fp8e4nv", 4, {"BN": 8, "BK": 512, "FLOATS": True, "DEPENDENT": True}),
     "expanded int4": (kernels.expand_groups, "*u8", 4, {"BN": 32, "HALF": 64, "DEPENDENT": True}),
+    "experts of a row": (expert_kernels.gated_rows, "*bf16", 4, {
+        "TOP": 2, "BN": 1, "BK": 4096, "DEPENDENT": True}),
+    "a row of experts": (expert_kernels.mixed_rows, "*bf16", 8, {"TOP": 2, "BN": 1, "BK": 16384, "DEPENDENT": True}),
+    "64 rows of experts": (expert_kernels.expert_tiles, "*bf16", 4, {**EXPERTS, "BM": 64, "BN": 64, "STAGES": 4}),
+    "many rows of experts": (expert_kernels.expert_tiles, "*bf16", 8, {**EXPERTS, "BM": 128, "BN": 64, "STAGES": 3}),
     "choice": (choice_kernels.choose, "", 4, {
         "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "DEPENDENT": True}),
 }  # fmt: skip

@@ -22,11 +22,12 @@ def test_for_sm_90() -> None:
     )
     assert run.returncode == 0, run.stderr[-2000:]
     found = json.loads(run.stdout)
-    assert len(found) == 31
+    assert len(found) == 35
     rows = {"64 rows of int8", "16 rows of int4", "64 rows of int4"}
     prompts = {"prompt", "prompt of int8", "prompt of float8"}
     rows |= {"16 rows of float8 each", "64 rows of float8"}
-    matrix = rows | prompts | {"many rows of int8", "many rows of int4"}  # one program of 8 warps at a time
+    experts = {"64 rows of experts", "many rows of experts"}
+    matrix = rows | prompts | experts | {"many rows of int8", "many rows of int4"}  # one program of 8 warps at a time
     caches = {"attention of int8", "attention of float8"}
     for name, said in found.items():
         aside = 16 if name == "64 rows of int4" else 0  # bytes; shapes without took longer
@@ -39,6 +40,6 @@ def test_for_sm_90() -> None:
         assert (said["units"] > 0) == (name in matrix), f"{name} has {said['units']} products of the matrix units"
         without = matrix | caches | {
             "attention", "choice", "expanded int8", "expanded int4", "expanded float8", "five rows and more",
-            "rows of float8", "written int8",
+            "rows of float8", "written int8", "experts of a row", "a row of experts",
         }  # fmt: skip
         assert said["before the wait"] > 0 or name in without, f"{name} loads no weights before it waits"

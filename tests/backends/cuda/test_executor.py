@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's me
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 
 from ingot.backends.cuda import executor as cuda  # noqa: E402
-from ingot.backends.cuda.program import Attention, Product, Single, written_over  # noqa: E402
+from ingot.backends.cuda.program import Attention, Experts, Product, Single, written_over  # noqa: E402
 from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
 
@@ -148,6 +149,21 @@ def test_float8_needs_a_gpu_that_converts_it(made: Any) -> None:
         with pytest.raises(UserError, match=r"compute capability 8\.9, and this one has 8\.6: build with"):
             cuda.require_float8((8, 6), network)
     cuda.require_float8((8, 0), made(weights="int8", kv="int8").on("cuda").session(kv_blocks=4)._executor._network)
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    """Its experts are one call, of few rows and of many, and give what torch's form gives."""
+    sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
+    config = LLAMA | sizes | {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    built = ingot.build(tmp_path, weights_from="random", seed=1, report=False)
+    assert sum(isinstance(c, Experts) for c in calls(built)) == 1
+    for rows in (1, 6):
+        feeds = step(rows, 17, 2)
+        sessions = [built.on(d).session(kv_blocks=2 * rows) for d in ("cuda", "torch")]
+        found, expected = (session.run(feeds)["logits"] for session in sessions)
+        assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
+        assert "experts" in {item["kernel"] for item in sessions[0].profile(feeds)}
 
 
 @pytest.mark.parametrize("kv", ["int8", "fp8"])
