@@ -40,7 +40,7 @@ class TensorInfo:
 
 
 class Session:
-    """tensorrt_llm.runtime.Session: an engine and a context of it, on the CPU."""
+    """tensorrt_llm.runtime.Session: an engine and a context of it, on the CPU, or on the GPU that its inputs lie on."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = ICudaEngine(engine)
@@ -87,12 +87,13 @@ class Session:
         """Runs the engine on torch tensors or arrays and writes into `outputs`, whose sizes must be the results'.
 
         An output whose size only the run shows may be larger: the result is written at its beginning, and
-        `session.context.get_tensor_shape(name)` is its size. The run has ended when this returns, whatever the stream.
+        `session.context.get_tensor_shape(name)` is its size. On the CPU the run has ended when this returns. Tensors
+        of a GPU are read and written in the order of `stream`, or of torch's current one.
 
         Raises:
-            InputError: names, types or sizes that do not fit, tensors on a GPU; numbers in the place of pointers.
+            InputError: names, types or sizes that do not fit; numbers in the place of pointers.
         """
-        return (self.context if context is None else context).run(inputs, outputs)
+        return (self.context if context is None else context).run(inputs, outputs, stream)
 
     @called("Session._debug_run")
     def _debug_run(self, inputs: Mapping[str, Any], context: IExecutionContext | None = None) -> dict[str, Any]:

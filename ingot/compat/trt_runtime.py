@@ -1,13 +1,14 @@
-"""tensorrt.Runtime, ICudaEngine and IExecutionContext over an engine of ingot's, with tensors on the CPU."""
+"""tensorrt.Runtime, ICudaEngine and IExecutionContext over an engine of ingot's, on tensors of the CPU or of a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ingot import dims
+from ingot import _lazy, dims
 from ingot.backends.device import program_of
 from ingot.compat.builder import HostMemory, bytes_of, opened
 from ingot.compat.datatype import DataType, data_type
@@ -15,7 +16,7 @@ from ingot.compat.refusal import called, refused
 from ingot.compat.tensor import Dims, TensorLocation
 from ingot.compat.trt_enums import TensorFormat, TensorIOMode
 from ingot.dims import Dim
-from ingot.engine.session import Engine, Port, as_array
+from ingot.engine.session import Engine, Port, Session, as_array
 from ingot.errors import DimError, InputError
 
 
@@ -167,7 +168,8 @@ class ICudaEngine:
 class IExecutionContext:
     """tensorrt.IExecutionContext: a session of an engine, its sizes, and the tensors that a run reads and writes.
 
-    Tensors are given themselves, in the place of their addresses. A run has ended when the call returns.
+    Tensors are given themselves, in the place of their addresses. A run has ended when the call returns. Where inputs
+    lie on an NVIDIA GPU the engine runs there instead, in the order of the stream, and so are results written.
     """
 
     active_optimization_profile, name = 0, ""
@@ -177,6 +179,7 @@ class IExecutionContext:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._given: dict[str, Any] = {}
         self._session = engine.ingot.session()
+        self._there: dict[int, Session] = {}  # on GPUs, by their numbers
 
     # -------------------------------------------------------------------------------------------- sizes
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
@@ -281,20 +284,21 @@ class IExecutionContext:
         return self.run(
             {name: value for name, value in self._given.items() if name in inputs},
             {name: value for name, value in self._given.items() if name not in inputs},
+            stream_handle,
         )
 
     @called("IExecutionContext.execute_v2")
-    def execute_v2(self, bindings: Sequence[Any]) -> bool:
+    def execute_v2(self, bindings: Sequence[Any], stream_handle: Any = None) -> bool:
         """Runs on tensors in the order of the bindings."""
         if len(bindings) != self.engine.num_io_tensors:
             raise InputError(f"{len(bindings)} bindings for {self.engine.num_io_tensors} inputs and outputs")
         for index, memory in enumerate(bindings):
             self.set_tensor_address(self.engine.get_tensor_name(index), memory)
-        return self.execute_async_v3(None)  # type: ignore[no-any-return]
+        return self.execute_async_v3(stream_handle)  # type: ignore[no-any-return]
 
     def execute_async_v2(self, bindings: Sequence[Any], stream_handle: Any) -> bool:
-        """execute_v2."""
-        return self.execute_v2(bindings)  # type: ignore[no-any-return]
+        """execute_v2, in the order of a stream."""
+        return self.execute_v2(bindings, stream_handle)  # type: ignore[no-any-return]
 
     def set_binding_shape(self, binding: int, shape: Sequence[int]) -> bool:
         """set_input_shape, by number."""
@@ -304,16 +308,28 @@ class IExecutionContext:
         """get_tensor_shape, by number."""
         return self.get_tensor_shape(self.engine.get_tensor_name(binding))
 
-    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
+    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], stream: Any = None) -> bool:
         """Runs on tensors by name, and writes into outputs; see Session.run."""
         for name, value in [*inputs.items(), *outputs.items()]:
             not_an_address(name, value)
-        results = self._session.run(inputs)
+        number = next((v.device.index for v in inputs.values() if getattr(v, "is_cuda", False)), None)
+        if number is None:
+            return self._written(inputs, self._session.run(inputs), outputs)
+        torch = _lazy.load("torch")
+        if number not in self._there:
+            self._there[number] = self.engine.ingot.session(device=f"cuda:{number}")
+        with torch.cuda.stream(_stream(torch, stream, number)):
+            return self._written(inputs, self._there[number].run(inputs), outputs)
+
+    def _written(self, inputs: Mapping[str, Any], results: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
         missing = [name for name in outputs if name not in results]
         if missing:
             raise InputError(f"{', '.join(missing)}: no such output; the outputs are {', '.join(results)}")
         for name, given in outputs.items():
-            _write(name, results[name], as_array(given, name, "output"), self._is_fixed(name))
+            there = getattr(results[name], "is_cuda", False)
+            if there and not getattr(given, "is_cuda", False):
+                raise InputError(f"output {name} lies on a GPU, as the inputs do, and was to be written elsewhere")
+            _write(name, results[name], given if there else as_array(given, name, "output"), self._is_fixed(name))
         self.shapes = {name: tuple(array.shape) for name, array in results.items()}
         self.shapes |= {name: tuple(value.shape) for name, value in inputs.items()}
         return True
@@ -348,13 +364,26 @@ def _value(dim: Any, sizes: Mapping[str, int | None]) -> int:
         return -1
 
 
-def _write(name: str, result: np.ndarray[Any, Any], given: np.ndarray[Any, Any], fixed: bool) -> None:
-    """Puts a result into the memory that was given for it."""
+def _stream(torch: Any, given: Any, number: int) -> Any:
+    """A stream of torch's, of one or of its handle; without one, torch's current stream."""
+    if given is None:
+        return torch.cuda.current_stream(number)
+    if isinstance(given, int):
+        return torch.cuda.ExternalStream(given, device=number) if given else torch.cuda.default_stream(number)
+    return given
+
+
+def _write(name: str, result: Any, given: Any, fixed: bool) -> None:
+    """Puts a result into the memory that was given for it: arrays, or tensors of a GPU."""
     if given.dtype != result.dtype:
         raise InputError(f"output {name} is {result.dtype}, and was to be written into {given.dtype}")
     if given.shape == result.shape:
         given[...] = result
-    elif fixed or given.size < result.size or not given.flags.c_contiguous:
+    elif fixed or prod(given.shape) < prod(result.shape) or not _is_contiguous(given):
         raise InputError(f"output {name} is {list(result.shape)}, and was to be written into {list(given.shape)}")
     else:
-        given.reshape(-1)[: result.size] = result.reshape(-1)
+        given.reshape(-1)[: prod(result.shape)] = result.reshape(-1)
+
+
+def _is_contiguous(given: Any) -> bool:
+    return bool(given.flags.c_contiguous if isinstance(given, np.ndarray) else given.is_contiguous())

@@ -112,3 +112,39 @@ def test_a_session_shows_its_engine() -> None:
     x = torch.randn(2, 4)
     found = session._debug_run({"x": x, "y": x})
     assert torch.equal(found["sum"], x * 2) and tuple(session.context.get_tensor_shape("sum")) == (2, 4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="tensors of a GPU")
+@pytest.mark.parametrize("handle", [False, True])
+def test_a_run_on_a_gpu(handle: bool) -> None:
+    """Inputs and outputs lie there, and the run is in the order of a stream: torch's, or its handle."""
+    context = engine().create_execution_context()
+    stream = torch.cuda.Stream()
+    for rows in (2, 3, 3, 3):  # call by call, captured, replayed
+        x, y = (torch.randn(rows, 4, device="cuda") for _ in range(2))
+        out = {name: torch.full((rows, 4), float("nan"), device="cuda") for name in ("sum", "double")}
+        given = {"x": x, "y": y, **out}
+        for name, tensor in given.items():
+            context.set_tensor_address(name, tensor)
+            if name in "xy":
+                context.set_input_shape(name, tensor.shape)
+        stream.wait_stream(torch.cuda.current_stream())
+        assert context.execute_async_v3(stream.cuda_stream if handle else stream)
+        stream.synchronize()
+        assert torch.equal(given["sum"], x + y) and torch.equal(given["double"], x + x)
+        assert tuple(context.get_tensor_shape("sum")) == (rows, 4)
+    context.set_tensor_address("sum", torch.empty(3, 4))
+    with pytest.raises(InputError, match="sum lies on a GPU"):
+        context.execute_async_v3(None)
+
+
+class Result:
+    """A result on a GPU, as far as writing looks at it."""
+
+    is_cuda, dtype, shape = True, "float32", (2, 4)
+
+
+def test_results_of_a_gpu_are_not_written_to_the_host() -> None:
+    context = engine(dynamic=False).create_execution_context()
+    with pytest.raises(InputError, match="sum lies on a GPU, as the inputs do"):
+        context._written({}, {"sum": Result()}, {"sum": torch.empty(2, 4)})
