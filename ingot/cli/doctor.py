@@ -20,7 +20,7 @@ from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.inspect import all_calls, kernel_counts, open_source
 from ingot.cli.output import Output, size, table
-from ingot.errors import UserError
+from ingot.errors import IngotError, UserError
 from ingot.version import __version__
 
 PACKAGES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "jinja2", "rich")
@@ -87,15 +87,25 @@ def _device(word: str | None, out: Output) -> tuple[dict[str, Any] | None, str]:
         out.text(f"device       {word} cannot be used")
         return {"name": word, "why": str(e)}, str(e)
     found: dict[str, Any] = {"name": str(device)}
+    if device.is_architecture:
+        out.text(f"device       {device} is what kernels are compiled for: `ingot build --device {device}`")
+        return found, ""
     if device.runtime.name != "cuda":
         out.text(f"device       {device} is there")
         return found, ""
-    found |= _lazy.load("ingot.backends.cuda.examine:gpu")(device.name)
+    try:
+        found |= _lazy.load("ingot.backends.cuda.examine:gpu")(device.name)
+    except IngotError as e:
+        out.text(f"device       {device} cannot be used")
+        return {"name": word, "why": str(e)}, str(e)
     test = found["self_test"]
     out.text(f"gpu          {device}: {found['name']}, compute capability {found['capability']}")
     out.text(f"             {size(found['free'])} of {size(found['memory'])} free")
     out.text(f"driver       {found['driver']} (CUDA {found['driver_cuda']}), torch {found['torch']} for CUDA "
              f"{found['torch_cuda']}, Triton {_version('triton')}")  # fmt: skip
+    if found["kernels"]:
+        out.text(f"kernels      {found['kernels']['compiled']} compiled ones in {found['kernels']['folder']}, for "
+                 f"{found['kernels']['for']}")  # fmt: skip
     verdict = "works" if test["works"] else "FAILS"
     out.text(f"self-test    {verdict} in {test['seconds']:.1f} s: kernels differ from torch by {test['product']:.1e} "
              f"and {test['chain']:.1e}, copies at {test['bytes_per_second'] / 1e12:.2f} TB/s")  # fmt: skip

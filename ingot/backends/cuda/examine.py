@@ -41,15 +41,21 @@ def calls_of(header: Mapping[str, Any], external: Mapping[str, Any], entry: str 
 
 
 def gpu(name: str) -> dict[str, Any]:
-    """Of a GPU by its number: the driver, name, capability, memory, and what a self-test found. It is there."""
+    """Of a GPU by its number: the driver, name, capability, memory, compiled kernels that runs are told to take, and
+    what a self-test found. It is there.
+
+    Raises UserError, FileError for what keeps kernels from being compiled or taken.
+    """
     torch = _lazy.optional("torch", "device cuda", "ingot[cuda]")
     found, device = driver(), torch.device("cuda", int(name))
+    major, minor = torch.cuda.get_device_capability(device)
+    kernels = _lazy.load("ingot.backends.cuda.kernel_files:prepare")(10 * major + minor)
     free, whole = torch.cuda.mem_get_info(device)
     return {
         "driver": found.version, "driver_cuda": None if found.cuda is None else ".".join(map(str, found.cuda)),
         "torch": torch.__version__, "torch_cuda": torch.version.cuda, "name": torch.cuda.get_device_name(device),
-        "capability": ".".join(map(str, torch.cuda.get_device_capability(device))), "memory": whole, "free": free,
-        "self_test": self_test(torch, device),
+        "capability": f"{major}.{minor}", "memory": whole, "free": free,
+        "kernels": None if kernels is None else kernels.json(), "self_test": self_test(torch, device),
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from triton import __version__ as TRITON
@@ -163,6 +164,12 @@ class Folder:
             )
         return Folder(path)
 
+    def json(self) -> dict[str, Any]:
+        """What it holds."""
+        found = list(headers(self.path))
+        return {"folder": str(self.path), "compiled": len(found),
+                "for": ", ".join(sorted({f"sm_{k.architecture}" for k in found}))}  # fmt: skip
+
     def install(self, source: Source) -> None:
         """Gives Triton's cache a kernel, if the folder has it and the cache has not."""
         path = self.path / f"{source.key}{SUFFIX}"
@@ -190,11 +197,14 @@ _folders: dict[tuple[str, int], Folder] = {}
 _used: list[Folder] = []  # at most one: the folder that the hook takes from
 
 
-def prepare(architecture: int) -> None:
-    """Before kernels run here: whether Triton's cache can be written, and the folder that INGOT_KERNELS names.
+def prepare(architecture: int) -> Folder | None:
+    """Before kernels run here: whether Triton can compile, and the folder that INGOT_KERNELS names, if it does.
 
     Raises FileError, UserError.
     """
+    if not (os.environ.get("CC") or which("gcc") or which("clang")):
+        raise UserError("Triton makes what launches its kernels by a C compiler, and none is here: install gcc, or "
+                        "name one in CC")  # fmt: skip
     place = Path(knobs.cache.dir)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -207,13 +217,14 @@ def prepare(architecture: int) -> None:
     named = os.environ.get(FOLDER)
     if not named:
         _used.clear()
-        return
+        return None
     key = (os.path.abspath(named), architecture)
     if key not in _folders:
         _folders[key] = Folder.opened(Path(key[0]), architecture)
     _used[:] = [_folders[key]]
     if not isinstance(knobs.runtime.jit_cache_hook, _Hook):
         knobs.runtime.jit_cache_hook = _Hook(knobs.runtime.jit_cache_hook)
+    return _used[0]
 
 
 @dataclass

@@ -148,6 +148,15 @@ def checks(place: Path) -> dict[str, Any]:
     found["other GPU"] = said_of(lambda: Folder.opened(folder, 80))
     found["empty"] = said_of(lambda: Folder.opened(empty, 90))
     found["no folder"] = said_of(lambda: Folder.opened(place / "none", 90))
+    compilers = os.environ.pop("CC", None), os.environ["PATH"]
+    os.environ["PATH"] = str(empty)
+    found["no compiler"] = said_of(lambda: prepare(90))
+    os.environ["PATH"] = compilers[1]
+    os.environ["INGOT_KERNELS"] = str(folder)
+    named = prepare(90)
+    found["named"] = named.json() if named is not None else {}
+    del os.environ["INGOT_KERNELS"]
+    found["not named"] = prepare(90) is None
     (place / "file").write_text("")
     fresh(place / "file" / "cache")
     found["no cache"] = said_of(lambda: prepare(90))

@@ -68,6 +68,8 @@ def test_folders_of_no_use_are_errors(found: dict[str, Any]) -> None:
     assert found["no folder"].startswith("FileError") and "is no folder" in found["no folder"]
     assert "set TRITON_CACHE_DIR" in found["no cache"]
     assert "cannot be written" in found["no kernels' folder"]
+    assert "C compiler" in found["no compiler"] and "CC" in found["no compiler"]
+    assert found["named"]["compiled"] == found["launched"] and found["named"]["for"] == "sm_90" and found["not named"]
 
 
 def test_an_architecture_is_no_device_to_run_on(found: dict[str, Any]) -> None:
@@ -103,6 +105,8 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     for device, words in (("cuda:sm_1", "sm_80, sm_86"), ("torch", "kernels for cuda:sm_90")):
         assert main.main(["build", source, "-o", str(tmp_path / "x.ingot"), "--device", device]) == 2
         assert words in capsys.readouterr().err
+    assert main.main(["doctor", "--device", "cuda:sm_90"]) == 0
+    assert "ingot build --device cuda:sm_90" in capsys.readouterr().out
     assert main.main(["build", source, "-o", str(tmp_path / "x.ingot"), "--size", "N=1"]) == 2
     assert "--device cuda:sm_90" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
