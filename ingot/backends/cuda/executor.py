@@ -148,6 +148,7 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
     weights: dict[int, Weight] = {}
     mixtures: dict[int, Mixture] = {}
     groups: dict[Value, int] = {}
+    saved = 0
     for number, found in enumerate(calls):
         if isinstance(found, Experts):
             mixtures[number] = _mixture(torch, tensors, found)
@@ -155,12 +156,15 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
             continue
         for factor in found.factors:
             if factor.group and factor.weight not in groups:
-                tensors[factor.weight] = packed(torch, tensors[factor.weight], factor.group)
+                stored = tensors[factor.weight]
+                tensors[factor.weight] = packed(torch, stored, factor.group)
                 groups[factor.weight] = factor.group
+                saved += stored.nbytes - tensors[factor.weight].nbytes
         if len(found.factors) > 1 and not found.pair:
             for values in zip(*((f.weight, f.scales) for f in found.factors), strict=True):
                 _join(torch, tensors, [v for v in values if v is not None])
         weights[number] = _weight(torch, tensors, found)
+    loaded = replace(loaded, bytes=loaded.bytes - saved)
     return Arranged(loaded, calls, weights, mixtures, groups, written_over(loaded.network, calls))
 
 

@@ -98,6 +98,15 @@ def test_a_head_that_is_the_table(made: Any, weights: str) -> None:
     assert [node.inputs[0].node.op.name for node in turned] == ["embedding"]
 
 
+def test_memory_of_weights(made: Any) -> None:
+    """Bytes as they lie on the device: two integers of 4 bits share one."""
+    held = {w: made(precision="float32", weights=w).on("cuda").session(kv_blocks=4).memory().weights
+            for w in ("int8", "int4-g32")}  # fmt: skip
+    outputs = {64: 32 + 2 * 16 + 3 * 64, 32: 64}  # of a layer's linear ones, by inputs; the table is int8 in both
+    saved = sum(n * (k - k // 2 + 4 - 4 * k // 32) for k, n in outputs.items())  # numbers and scales
+    assert held["int8"] - held["int4-g32"] == saved
+
+
 @pytest.mark.parametrize(("weights", "activations"), [
     ("same", "same"), ("int8", "same"), ("int4-g32", "same"), ("int4-g32", "int8"), ("fp8", "same"), ("fp8", "fp8"),
 ])  # fmt: skip
