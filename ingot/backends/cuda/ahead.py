@@ -27,7 +27,7 @@ from triton.runtime.driver import driver
 from ingot import _lazy
 from ingot.backends.cuda.choice import Kind
 from ingot.backends.cuda.driver import Architecture
-from ingot.backends.cuda.executor import CudaExecutor, arranged, columns_of
+from ingot.backends.cuda.executor import CudaExecutor, arranged, columns_of, require_float8
 from ingot.backends.cuda.kernel_files import SUFFIX, Kernel, Source, read
 from ingot.backends.cuda.launch import EXPANDED_ROWS, ROWS, TILE_ROWS, power
 from ingot.backends.cuda.net_calls import net_program
@@ -77,7 +77,8 @@ def build_kernels(
 
     sizes: of a net's dims, where sizes that nobody has chosen are as given.
 
-    Raises UserError where Triton only interprets, FileError, and what opening the engine raises.
+    Raises UserError where Triton only interprets, FileError, IngotError for a kernel that does not compile, and what
+    opening the engine raises.
     """
     if knobs.runtime.interpret:
         raise UserError("TRITON_INTERPRET is set, so nothing is compiled: unset it")
@@ -114,7 +115,11 @@ def _made(key: str, source: Source, folder: Path) -> tuple[int, bool]:
             return path.stat().st_size, False
         except FileError:
             path.unlink()  # damaged: it is made again
-    made = triton.compile(source.source, target=source.target, options=source.options.__dict__)
+    try:
+        made = triton.compile(source.source, target=source.target, options=source.options.__dict__)
+    except (triton.CompilationError, RuntimeError) as e:  # ptxas' errors too
+        said = str(e).strip().splitlines()[-1][:300]
+        raise IngotError(f"the kernel {source.name} does not compile for sm_{source.target.arch}: {said}") from e
     (metadata,) = (Path(p) for p in made.metadata_group.values() if p.endswith(".json") and "__grp__" not in p)
     said = json.dumps(json.loads(metadata.read_text()))  # one line
     kernel = Kernel(key, source.name, source.target.arch, triton.__version__, said, made.asm["cubin"])
@@ -157,6 +162,7 @@ def _trace(torch: Any, engine: Any, entry: str, sizes: Callable[[int], Mapping[s
                 seen.append(chosen)
                 executor.trace(chosen)
         return
+    require_float8(torch.cuda.get_device_capability(device), network)
     steps = CudaExecutor(torch, device, arranged(torch, loaded), opening)
     for shapes in _steps(network, engine.config["context_length"]):
         steps.trace(shapes, CHOICES)

@@ -97,6 +97,20 @@ def taken(folder: Folder, sources: list[Source]) -> dict[str, Any]:
     return {"compiled": len(counted.names), "had": counted.had, "taken": folder.taken, "missed": folder.missed}
 
 
+def broken(sources: list[Source], place: Path) -> str:
+    """What is said of a kernel that does not compile."""
+    real = triton.compile
+
+    def fails(*words: Any, **more: Any) -> Any:
+        raise RuntimeError("PTXAS error: \nunknown instruction")
+
+    triton.compile = fails
+    try:
+        return said_of(lambda: ahead._made("0" * 64, sources[0], place))
+    finally:
+        triton.compile = real
+
+
 def said_of(work: Any) -> str:
     """The error of something."""
     try:
@@ -164,6 +178,7 @@ def checks(place: Path) -> dict[str, Any]:
     found["architecture"] = said_of(lambda: engine.on("cuda:sm_70"))
     found["no kernels' folder"] = said_of(lambda: kernels.beside(engine.on("cuda:sm_90"), place / "file" / "x.ingot"))
 
+    found["broken"] = broken(sources, empty)
     for weights in ("same", "int4-g32"):
         found[f"model, {weights}"] = sorted({source.name for source in launched(model(place / "model", weights))})
     found["driver"] = triton.runtime.driver._active is None

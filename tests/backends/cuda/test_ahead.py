@@ -68,6 +68,7 @@ def test_folders_of_no_use_are_errors(found: dict[str, Any]) -> None:
     assert found["no folder"].startswith("FileError") and "is no folder" in found["no folder"]
     assert "set TRITON_CACHE_DIR" in found["no cache"]
     assert "cannot be written" in found["no kernels' folder"]
+    assert found["broken"].endswith("does not compile for sm_90: unknown instruction")
     assert "C compiler" in found["no compiler"] and "CC" in found["no compiler"]
     assert found["named"]["compiled"] == found["launched"] and found["named"]["for"] == "sm_90" and found["not named"]
 
