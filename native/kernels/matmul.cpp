@@ -8,7 +8,6 @@
 // matmul_packed: y may be int8 or uint8, as the epilogue's last step makes them; rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
 // rows of y are dense.
 #include <algorithm>
-#include <limits>
 
 #include "product.h"
 
@@ -35,7 +34,7 @@ class MatmulPacked final : public Kernel {
     require(row_stride(x, y).has_value(), name, "rows of x must be equally far apart");
     require(row_stride(y, y).has_value(), name, "rows of y must be equally far apart");
     require_extras(name, in, first_extra(), y);
-    const std::size_t product = product_scratch(product_.blocking, std::min(rows_of(y), at_once(in[0])), units(), k_, parts_, threads);
+    const std::size_t product = product_scratch(product_.blocking, at_once(in[0], rows_of(y)), units(), k_, parts_, threads);
     return {0, bytes_of_layout<ProductMemory>(weight_, epilogue_, product)};
   }
 
@@ -46,7 +45,7 @@ class MatmulPacked final : public Kernel {
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(units(), worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last || across.first == across.last) return;
-    const std::int64_t column = across.first * kPanel, most = at_once(in[0]);
+    const std::int64_t column = across.first * kPanel, most = at_once(in[0], down.last - down.first);
     const auto memory = layout_at<ProductMemory>(worker.local, weight_, epilogue_);
     MatmulJob job{};
     job.k = k_;
@@ -70,11 +69,16 @@ class MatmulPacked final : public Kernel {
   }
 
  private:
-  /// Rows of one job: all, where the product's own passes are enough or rows are not packed, k being whole steps of tiles.
-  std::int64_t at_once(const TensorView& x) const {
-    if (product_.tiles && k_ * bytes_of(x.dtype) % 64 == 0) return std::numeric_limits<std::int64_t>::max();
-    const std::int64_t rows = rows_at_once(product_.blocking, units() * parts_ * k_ * kPanel * bytes_of(x.dtype));
-    return rows < product_.blocking.rows ? rows : std::numeric_limits<std::int64_t>::max();
+  /// Rows of one job, at most: all, where the product's own passes are enough or rows are not packed.
+  std::int64_t at_once(const TensorView& x, std::int64_t rows) const {
+    MatmulJob job{};
+    job.rows = rows;
+    job.k = k_;
+    job.packing = weight_.packing();
+    job.parts = parts_;
+    if (product_.in_place != nullptr && product_.in_place(job)) return rows;
+    const std::int64_t most = rows_at_once(product_.blocking, units() * parts_ * k_ * kPanel * bytes_of(x.dtype));
+    return most < product_.blocking.rows ? std::min(rows, most) : rows;
   }
   std::int64_t units() const noexcept { return (n_ + kPanel - 1) / kPanel; }
   std::size_t first_extra() const noexcept { return 1 + weight_.operands(); }

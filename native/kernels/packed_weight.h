@@ -21,6 +21,7 @@ class PackedWeight {
   std::size_t operands() const noexcept { return packing_ == Packing::int4 ? 2 : 1; }
   /// Refuses operands (the first is the panels) of other shapes, and gaps in them.
   void check(std::string_view kernel, const char* what, const TensorView* operands, std::int64_t panels) const;
+  Packing packing() const noexcept { return packing_; }
   std::int64_t panel_bytes() const noexcept { return steps_ * kPanel * width_; }
   /// A worker's memory for it: where a block of k is unpacked.
   std::byte* take(Frame& frame) const { return frame.take<std::byte>(packing_ == Packing::same ? 0 : 2 * kUnpackedPanel); }

@@ -150,7 +150,7 @@ def test_int8(n: int, k: int) -> None:
     """Sums of int8 are exact, for any number of rows."""
     rng = np.random.default_rng(n * 1000 + k)
     w = wholes(rng, (n, k))
-    for rows in (0, 1, 2, 7, 15, 17, 40, 300):
+    for rows in (0, 1, 2, 3, 4, 5, 6, 7, 15, 17, 40, 300):
         x = wholes(rng, (rows, k))
         for threads in (1, 2):
             assert np.array_equal(product(x, [w], threads=threads), exact_int8(x, w))

@@ -192,7 +192,8 @@ struct PackedProduct {
   int speed = 1;  // products of a vector's instruction, or a tile's, beside those of float32
   void (*pack)(const PanelJob& job) = nullptr;
   void (*small)(const SmallProducts& job) = nullptr;  // null: small matrices go by run too
-  bool tiles = false;  // whether run reads rows from where they lie, and takes jobs with an image
+  bool tiles = false;  // whether run multiplies by tiles, and takes jobs with an image
+  bool (*in_place)(const MatmulJob& job) = nullptr;  // whether run reads rows from where they lie, by a job's sizes; null: it packs all
   explicit operator bool() const { return run != nullptr; }
 };
 

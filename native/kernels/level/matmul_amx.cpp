@@ -1,4 +1,4 @@
-// Matrix products of bfloat16 and int8 with packed weights on AMX tiles (a few rows by narrow weights by vectors, matmul_amx_rows.h; rows
+// Matrix products of bfloat16 and int8 with packed weights on AMX tiles (a few rows by vectors, matmul_amx_rows.h; rows
 // of int8 by weights of 4 bits, matmul_amx_nibbles.h), and of rows that are read where they lie (matmul_amx_tiles.h, matmul_amx_image.h); and
 // small ones of computed bfloat16.
 //
@@ -150,20 +150,16 @@ struct Tiles {
   static constexpr bool integers = sizeof(T) == 1;
   static constexpr Blocking blocking = integers ? kTileQuadBlocking : kTileBlocking;
   static constexpr int k_step = 64 / sizeof(T), w_depth = 4 / sizeof(T), w_bytes = kPanel * 4;
-  static constexpr bool row_sums = false, pads_rows = true, ends_rows = false, scales_sums = !integers;
-  static constexpr int two_panels_rows = integers ? 0 : 1, unpacks_rows = kVectorRows;
+  static constexpr bool row_sums = integers, pads_rows = true, ends_rows = false, scales_sums = !integers;
+  static constexpr int two_panels_rows = integers ? kQuadVectorRows : 1, unpacks_rows = kVectorRows;
 
   INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
     if (job.packing == Packing::int8) return unpack_words<Packing::int8>(from, k, panel);
     if (job.packing == Packing::float8) return unpack_words<Packing::float8>(from, k, panel);
     unpack_words<Packing::int4>(from, k, panel);
   }
-  /// Panels that no kernel takes two at a time.
-  static void multiply_both(BlockProduct p) {
-    p.panels = 1;
-    multiply(p);
-    p.w += p.w_apart, p.accumulators += p.apart;
-    multiply(p);
+  INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
+    if (job.rows <= kQuadVectorRows) store_row_sum(row, depth);
   }
   static void multiply_unpacked(BlockProduct p) {
     alignas(64) std::byte panel[kUnpackedPanel];
@@ -172,10 +168,11 @@ struct Tiles {
     multiply(p);
   }
   static void multiply(const BlockProduct& p) {
-    if constexpr (!integers) {
-      if (p.packing == Packing::same && p.panels == 2) return multiply_both(p);
+    if constexpr (integers) {
+      if (p.rows <= kQuadVectorRows) return multiply_quads(p, std::make_integer_sequence<int, kQuadVectorRows>());
+    } else {
       if (p.packing == Packing::int4 && p.rows > kNibbleVectorRows) return multiply_unpacked(p);
-      if (p.packing != Packing::same) return multiply_words(p);
+      if (p.packing != Packing::same || p.rows <= kPairVectorRows) return multiply_words(p);
     }
     const int steps = (p.k + k_step - 1) / k_step, over = p.k % k_step;
     alignas(64) std::byte padded[kStepBytes];
@@ -313,8 +310,8 @@ void run(const MatmulJob& job) {
 
 }  // namespace
 
-const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, 16, pack_panel<std::uint16_t, 2>, run_small, true},
-                                   .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking, 1, nullptr, nullptr, true},
+const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, 16, pack_panel<std::uint16_t, 2>, run_small, true, is_dense<bfloat16>},
+                                   .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking, 1, nullptr, nullptr, true, is_dense<std::int8_t>},
                                    .int8_int4 = {run_nibbles, NibbleTiles::blocking}};
 
 }  // namespace ingot::INGOT_LEVEL

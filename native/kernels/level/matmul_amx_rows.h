@@ -1,9 +1,9 @@
-// A few rows of bfloat16 against narrow weights at the level amx, by vectors: tiles would wait for weights to be unpacked
-// into memory, which takes longer than reading them.
+// A few rows at the level amx, by vectors. Tiles would wait for narrow weights to be unpacked into memory, which takes longer than reading
+// them; and two panels at a time are two streams from memory, of which vectors get more than tiles do.
 //
-// The sums have the bits of _tile_dpbf16ps (Intel SDM, TDPBF16PS), so that a row gets the same result in any company: of each step
-// of 32 values, the even and the odd ones have a sum each that starts from zero; both are added, then that is added to what was
-// there. Denormal operands and results are zeros.
+// Sums of int8 are exact. Those of bfloat16 have the bits of _tile_dpbf16ps (Intel SDM, TDPBF16PS), so that a row gets the same
+// result in any company: of each step of 32 values, the even and the odd ones have a sum each that starts from zero; both are added,
+// then that is added to what was there. Denormal operands and results are zeros.
 #pragma once
 
 #include <utility>
@@ -17,12 +17,20 @@ namespace {
 
 constexpr int kVectorRows = 4;      // of int4 kNibbleVectorRows: unpacking them is faster than taking them apart for each row
 constexpr int kNibbleVectorRows = 2;
+constexpr int kPairVectorRows = 1, kQuadVectorRows = 6;  // of weights that tiles could read as they are
 constexpr int kRowDepth = kTileBlocking.depth;
 
-/// What takes a word's values apart. int8: a value keeps its sign in a dot product that takes it alone. int4: it is looked up by the
+/// What takes a word's values apart. bfloat16: the upper half of a float. int8: a value keeps its sign in a dot product that takes it alone. int4: it is looked up by the
 /// lowest four bits. (VDPBF16PS would take pairs of int4, but is as slow as four multiply-adds here.)
+struct PairWords {
+  static constexpr int depth = 2;  // values of a word
+  template <int N>
+  INGOT_INLINE Vec value(Ints words) {
+    return from_bits(N == 0 ? shift_left<16>(words) : words & broadcast_int((std::int32_t)0xffff0000));
+  }
+};
 struct ByteWords {
-  static constexpr int depth = 4;  // values of a word
+  static constexpr int depth = 4;
   template <int N>
   INGOT_INLINE Vec value(Ints words) {
     Ints value = broadcast_int(0);
@@ -37,10 +45,13 @@ struct Float8Words {
 };
 struct NibbleWords {
   static constexpr int depth = 8;
+  /// Those of the lower half by a lookup in floats; those of the upper half by one in their upper halves, with the same shifts.
   template <int N>
   INGOT_INLINE Vec value(Ints words) {
     alignas(64) static constexpr float kValues[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
-    return {_mm512_permutexvar_ps(N == 0 ? words.v : _mm512_srli_epi32(words.v, 4 * N), _mm512_load_ps(kValues))};
+    const __m512i lowest = N % 4 == 0 ? words.v : _mm512_srli_epi32(words.v, 4 * (N % 4));
+    if constexpr (N < 4) return {_mm512_permutexvar_ps(lowest, _mm512_load_ps(kValues))};
+    return {_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, lowest, _mm512_load_si512(kPairValues)))};
   }
 };
 
@@ -49,15 +60,11 @@ template <class Words, int R, int C, int... N>
 INGOT_INLINE void add_words(const std::byte* w, std::int64_t w_apart, const float* x, Vec (&sums)[2][R][C], std::integer_sequence<int, N...>) {
   Ints words[C];
   INGOT_UNROLL for (int c = 0; c < C; ++c) words[c] = words_at(w + c / 2 * w_apart, c % 2 * kLanes);
-  const auto add = [&]<int I>(std::integral_constant<int, I>) __attribute__((always_inline)) {
-    Vec values[C];
-    INGOT_UNROLL for (int c = 0; c < C; ++c) values[c] = Words::template value<I>(words[c]);
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      const Vec each = broadcast(x[r * kRowDepth + I]);
-      INGOT_UNROLL for (int c = 0; c < C; ++c) sums[I % 2][r][c] = fma(each, values[c], sums[I % 2][r][c]);
-    }
+  const auto add = [&]<int I>(std::integral_constant<int, I>, int c) __attribute__((always_inline)) {
+    const Vec value = Words::template value<I>(words[c]);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) sums[I % 2][r][c] = fma(broadcast(x[r * kRowDepth + I]), value, sums[I % 2][r][c]);
   };
-  (add(std::integral_constant<int, N>()), ...);
+  INGOT_UNROLL for (int c = 0; c < C; ++c) (add(std::integral_constant<int, N>(), c), ...);
 }
 
 /// The block's sums for R rows and C vectors of outputs. A function of its own: within it denormals are zeros. Two panels are two
@@ -85,7 +92,7 @@ __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
       }
     }
   };
-  if constexpr (Words::depth == 4) {
+  if constexpr (Words::depth < 8) {
     add_steps(sums, 0, p.k);
   } else {
     for (int k = 0; k < p.k; k += p.group, scales += kPanel) {
@@ -126,9 +133,41 @@ void multiply_words_of(const BlockProduct& p) {
 
 /// A block of words for up to kVectorRows rows; two panels only for one row.
 void multiply_words(const BlockProduct& p) {
+  if (p.packing == Packing::same) return multiply_words_of<PairWords>(p);
   if (p.packing == Packing::int8) return multiply_words_of<ByteWords>(p);
   if (p.packing == Packing::float8) return multiply_words_of<Float8Words>(p);
   multiply_words_of<NibbleWords>(p);
+}
+
+/// The sums of R rows of int8 and C vectors of outputs, two a panel, over a block of quads.
+template <int R, int C>
+__attribute__((noinline)) void sum_quads(const BlockProduct& p) {
+  constexpr int kAhead = 8192 / C;
+  const std::byte *w = p.w, *x = p.x;
+  const auto sum_at = [&](int r, int c) __attribute__((always_inline)) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; };
+  Ints sums[R][C];
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    const Ints start = broadcast_int(*(const std::int32_t*)(x + r * kXStride + kRowSum));
+    INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = p.first ? start : bits(load(sum_at(r, c))) + start;
+  }
+  for (int k = 0; k < p.k; k += 4, w += kPackedBytes, x += 4) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kAhead + c / 2 * p.w_apart + c % 2 * 64);
+    INGOT_UNROLL for (int c = 0; c < C; ++c) {
+      const Ints quads = load_quads(w + c / 2 * p.w_apart + c % 2 * 64);
+      INGOT_UNROLL for (int r = 0; r < R; ++r) add_dots(sums[r][c], quads, broadcast_int(*(const std::int32_t*)(x + r * kXStride)));
+    }
+  }
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sum_at(r, c), p.last ? to_float(sums[r][c]) : from_bits(sums[r][c]));
+  }
+}
+
+/// A block of int8 for up to kQuadVectorRows rows.
+template <int... R>
+INGOT_INLINE void multiply_quads(const BlockProduct& p, std::integer_sequence<int, R...>) {
+  static constexpr void (*one_panel[])(const BlockProduct&) = {sum_quads<R + 1, 2>...};
+  static constexpr void (*two_panels[])(const BlockProduct&) = {sum_quads<R + 1, 4>...};
+  (p.panels == 2 ? two_panels : one_panel)[p.rows - 1](p);
 }
 
 }  // namespace
