@@ -116,11 +116,8 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     "TrtBuilder.is_network_supported": dict.fromkeys(("config", "network"), "what is not was refused at once"),
     "Parameter": dict.fromkeys(("is_buffer", "prefer_managed"), "all weights are kept by the engine"),
     "Network.register_ndarray": {"ndarray": "constants are kept by the network itself"},
-    **dict.fromkeys(("IExecutionContext.execute_async_v3", "IExecutionContext.execute_async_v2",
-                     "IExecutionContext.set_optimization_profile_async"),
-                    {"stream_handle": "a run has ended when it returns"}),
+    "IExecutionContext.set_optimization_profile_async": {"stream_handle": "there is one profile, at once"},
     "ICudaEngine.create_execution_context": {"strategy": "memory belongs to ingot's session"},
-    "Session.run": {"stream": "a run has ended when it returns"},
     "check_max_num_tokens": {"limits": "ingot's scheduler has its own budget of tokens"},
     "torch2trt": {
         **dict.fromkeys(("input_names", "output_names"), "names are those of the module"),
