@@ -71,7 +71,7 @@ MAY_NAME = {
     "__main__": {"cli"},
     "cli": {"backends", "builder", "frontends", "ir", "models", "ops", "quantization", "serve", "text"},
 }
-# Methods of an engine that the builder does: the one way back from run time, taken when they are called.
+# What methods of an engine leave to the builder: the one way back from run time, taken when they are called.
 BACK = {("engine", "builder.refit"), ("engine", "builder.kernels")}
 NAMED = re.compile(r"ingot\.([\w.]+)(?::\w+)?")  # a module, or something in it, as `_lazy.load` takes them
 
