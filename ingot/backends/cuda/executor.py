@@ -24,6 +24,7 @@ from ingot.backends.cuda.launch import (
     Launcher,
     Mixture,
     Norm,
+    Rows,
     Weight,
     packed,
     power,
@@ -473,7 +474,7 @@ class CudaExecutor(TorchExecutor):
         first, last = found.nodes[0], found.nodes[-1]
         made = {v for node in found.nodes for v in node.outputs}
         read = dict.fromkeys(v for node in found.nodes for v in node.given if v not in made)
-        operands, results = ([tensors[v] for v in vs if v in tensors] for vs in (read, last.outputs))
+        operands, results = ([_wide(tensors[v]) for v in vs if v in tensors] for vs in (read, last.outputs))
         item = item_of(number, last, host, ns, operands, results)
         if len(found.nodes) > 1 or isinstance(found, Experts):
             item["kernel"] = inside or "+".join(node.op.name for node in found.nodes)
@@ -494,7 +495,7 @@ class CudaExecutor(TorchExecutor):
 
     def _by_torch(self, node: Node, tensors: dict[Value, Any], sizes: dict[str, int]) -> bool:
         op: Op = known(node.op, sizes)
-        operands = [None if v.spec is None else tensors[v] for v in node.inputs]
+        operands = [None if v.spec is None else _wide(tensors[v]) for v in node.inputs]
         if isinstance(op, Dequantize) and node.inputs[0] in self._made.groups:
             operands[0] = unpacked(self._torch, operands[0], self._made.groups[node.inputs[0]])
         results, by_reference = call(self._torch, node, op, operands, self._device, sizes)
@@ -561,6 +562,11 @@ class CudaExecutor(TorchExecutor):
         if found.norm is not None:
             op: Any = found.norm.op
             norm = Norm(tensors[found.norm.inputs[1]], op.eps, op.shift)
+        if found.before_rounding and found.rounds and self._launcher.by_library(weight, rows, dtype):
+            given = self._launcher.blank_rows(rows, weight.outputs, dtype, self._device)
+            self._launcher.product(x, weight, given, norm, rounds=True)
+            tensors[found.outs[0]] = given
+            return True
         extra: Any = None if found.extra is None else tensors[found.extra]
         if extra is not None and extra.stride(-1) != 1:
             return False
@@ -571,6 +577,11 @@ class CudaExecutor(TorchExecutor):
         for value, result in zip(found.outs, out.split([v.shape[1] for v in found.outs], 1), strict=True):
             tensors[value] = result
         return True
+
+
+def _wide(tensor: Any) -> Any:
+    """What rows of float8 stand for; others as they are."""
+    return tensor.wide() if isinstance(tensor, Rows) else tensor
 
 
 def _group(found: Attention) -> int:

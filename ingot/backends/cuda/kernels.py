@@ -733,6 +733,22 @@ def prefill_attention(
 
 
 @triton.jit
+def gated_float8(
+    a, b, out, scales, n, a_stride, b_stride, BN: tl.constexpr, NATIVE: tl.constexpr, DEPENDENT: tl.constexpr
+):
+    """out[rows, n] float8: silu(a) · b, each row over its scale, which scales[rows] gets. A program has one row."""
+    after_others(DEPENDENT)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BN)
+    gate = tl.load(a + row * a_stride + at, mask=at < n, other=0.0).to(tl.float32)
+    up = tl.load(b + row * b_stride + at, mask=at < n, other=0.0).to(tl.float32)
+    values = (gate / (1.0 + tl.exp(-gate)) * up).to(a.dtype.element_ty).to(tl.float32)
+    scale = _scale_of(values)
+    tl.store(out + row * n + at, as_float8(values * (1.0 / scale), NATIVE), mask=at < n)
+    tl.store(scales + row, scale)
+
+
+@triton.jit
 def gated(a, b, out, n, a_stride, b_stride, out_stride, BN: tl.constexpr, DEPENDENT: tl.constexpr):
     """silu(a) · b of rows of n."""
     after_others(DEPENDENT)

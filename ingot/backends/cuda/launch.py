@@ -47,6 +47,27 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Rows of float8 [T, k], each with a scale: what a product gives another that rounds its rows. dtype: of the rows
+    that they stand for."""
+
+    numbers: Any
+    scales: Any
+    dtype: Any
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def stride(self, dim: int) -> int:
+        """As a tensor has it."""
+        return int(self.numbers.stride(dim))
+
+    def wide(self) -> Any:
+        """The rows that they stand for."""
+        return (self.numbers.float() * self.scales[:, None]).to(self.dtype)
+
+
+@dataclass(frozen=True)
 class Weight:
     """What a product multiplies rows with, [n, k]; `second` makes it silu(x · wᵀ) · (x · secondᵀ).
 
@@ -245,9 +266,10 @@ class Launcher:
     ) -> None:
         """out[T, n] = norm(x)[T, k] · weightᵀ, plus `extra` [T, n] or [n]. Rows may lie apart in x, extra and out.
 
-        rounds: whether rows, normalised, are rounded to float8 before a weight of float8, each with a scale.
+        rounds: whether rows, normalised, are rounded to float8 before a weight of float8, each with a scale. x, and out
+        of a pair, may be `Rows` where the library multiplies them (`by_library`).
         """
-        rows = int(x.shape[0])
+        rows = len(x)
         few = INTEGER_ROWS if weight.float8 else ROWS
         if rounds and rows > few:
             self._rounded(x, weight, out, norm, extra)
@@ -385,17 +407,34 @@ class Launcher:
             num_warps=tile.warps, **self.options,
         )  # fmt: skip
 
-    def _rounded(self, x: Any, weight: Weight, out: Any, norm: Norm | None, extra: Any) -> None:
-        """Rows of float8 by weights of float8: many by the library."""
-        torch, rows, n, k = self.torch, int(x.shape[0]), weight.outputs, weight.inputs
-        found = torch.empty((rows, k), dtype=torch.float8_e4m3fn, device=x.device)
-        back = torch.empty(rows, dtype=torch.float32, device=x.device)
+    def by_library(self, weight: Weight, rows: int, dtype: Any) -> bool:
+        """Whether the library multiplies so many rows of float8 with a weight of float8."""
+        fits = weight.outputs % LIBRARY_UNIT == weight.inputs % LIBRARY_UNIT == 0 and dtype == self.torch.bfloat16
+        return weight.float8 and rows > TILE_ROWS and fits
+
+    def blank_rows(self, rows: int, width: int, dtype: Any, device: Any) -> Rows:
+        """Memory for rows of float8."""
+        numbers = self.torch.empty((rows, width), dtype=self.torch.float8_e4m3fn, device=device)
+        return Rows(numbers, self.torch.empty(rows, dtype=self.torch.float32, device=device), dtype)
+
+    def _as_rows(self, x: Any, norm: Norm | None) -> Rows:
+        """Rows as float8, normalised before."""
+        if isinstance(x, Rows):
+            return x
+        rows, k = x.shape
+        found = self.blank_rows(rows, k, x.dtype, x.device)
         gain, eps, shift = (norm.gain, norm.eps, norm.shift) if norm else (x, 0.0, 0.0)
         self.kernels.float8_rows[(rows,)](
-            x, gain, found, back, k, eps, shift, x.stride(0), BK=power(k), NORM=norm is not None, NATIVE=self.native,
-            DEPENDENT=self.dependent, num_warps=8, **self.options,
+            x, gain, found.numbers, found.scales, k, eps, shift, x.stride(0), BK=power(k), NORM=norm is not None,
+            NATIVE=self.native, DEPENDENT=self.dependent, num_warps=8, **self.options,
         )  # fmt: skip
-        if rows <= TILE_ROWS or n % LIBRARY_UNIT or k % LIBRARY_UNIT or out.dtype != torch.bfloat16:
+        return found
+
+    def _rounded(self, x: Any, weight: Weight, out: Any, norm: Norm | None, extra: Any) -> None:
+        """Rows of float8 by weights of float8: many by the library."""
+        torch, rows = self.torch, self._as_rows(x, norm)
+        found, back = rows.numbers, rows.scales
+        if not self.by_library(weight, len(x), out.dtype):
             self._tiles(found, weight, out, extra, back)
             return
         parts = [(weight.first, weight.scales), (weight.second, weight.second_scales)]
@@ -406,6 +445,13 @@ class Launcher:
             for w, s in parts
             if w is not None
         ]
+        if isinstance(out, Rows):
+            n = weight.outputs
+            self.kernels.gated_float8[(len(x),)](
+                *sums, out.numbers, out.scales, n, sums[0].stride(0), sums[1].stride(0), BN=power(n),
+                NATIVE=self.native, DEPENDENT=self.dependent, num_warps=16 if n > 8192 else 8, **self.options,
+            )  # fmt: skip
+            return
         if len(sums) == 2:
             self.gated(sums[0], sums[1], out)
         if extra is not None:

@@ -7,7 +7,7 @@ so every network runs, and the kernels are for the steps that count: few rows, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ingot import dtypes
@@ -48,7 +48,8 @@ class Product:
     """Rows of x, normalised if there is a `norm`, by weights: one, several of one x, or a gate and what it gates.
 
     outs: a result each; of a pair one. extra: what is added, rows of the result's shape or one row for all. rounds:
-    whether the rows, normalised, become floats of 8 bits with a scale each.
+    whether the rows, normalised, become floats of 8 bits with a scale each. before_rounding: whether a product that
+    does so is all that reads the result of a pair.
     """
 
     nodes: tuple[Node, ...]
@@ -59,6 +60,7 @@ class Product:
     norm: Node | None = None
     extra: Value | None = None
     rounds: bool = False
+    before_rounding: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,13 @@ def program(network: Network) -> tuple[Call, ...]:
         if taken.isdisjoint(found.nodes):
             taken.update(found.nodes)
             calls.append(found)
+    rounded = {call.x: call for call in calls if isinstance(call, Product) and call.rounds and call.norm is None}
+    for i, call in enumerate(calls):
+        if isinstance(call, Product) and call.pair and (reader := rounded.get(call.outs[0])) is not None:
+            (out,) = call.outs
+            alone = set(out.uses) <= set(reader.nodes) and not network.is_output(out)
+            if alone and reader.extra is not out and reader.outs[0].dtype is out.dtype:
+                calls[i] = replace(call, before_rounding=True)
     calls += [Single((node,)) for node in network.nodes if node not in taken]
     return tuple(ordered(network, calls))
 

@@ -18,6 +18,7 @@ torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's me
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 
 from ingot.backends.cuda import executor as cuda  # noqa: E402
+from ingot.backends.cuda import launch  # noqa: E402
 from ingot.backends.cuda.program import Attention, Experts, Product, Single, written_over  # noqa: E402
 from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
@@ -147,8 +148,32 @@ def test_weights_of_float8(made: Any, activations: str) -> None:
     products = [c for c in calls(made(weights="fp8", activations=activations)) if isinstance(c, Product)]
     assert [c.factors[0].weight.dtype.name for c in products] == ["float8_e4m3fn"] * 4 + ["int8"]
     assert [c.rounds for c in products] == [activations == "fp8"] * 4 + [False]
+    assert [c.before_rounding for c in products] == [False, False, activations == "fp8", False, False]
     assert [len(products[0].outs), products[1].extra is not None, products[2].pair] == [3, True, True]
     assert [c.norm is not None for c in products] == [True, False, True, False, True]
+
+
+def test_a_prompt_in_float8(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows go by the library, and what the gate gives stays float8 for the product behind it."""
+    monkeypatch.setattr(cuda, "TILE_ROWS", 8)
+    monkeypatch.setattr(launch, "TILE_ROWS", 8)
+    if not GPU:  # the interpreter has no products of bfloat16
+        monkeypatch.setattr(cuda.CudaExecutor, "_attention", lambda *args: False)
+    built = made(precision="bfloat16", weights="fp8", activations="fp8")
+    i32 = partial(np.array, dtype=np.int32)
+    feeds = {
+        "token_ids": i32(range(5, 25)), "positions": i32(range(20)), "query_start": i32([0, 20]),
+        "context_len": i32([20]), "block_table": i32([[0, 1]]), "slot": i32(range(20)), "logit_rows": i32([19]),
+        "hidden_rows": i32([]),
+    }  # fmt: skip
+    given = []
+    blank = launch.Launcher.blank_rows
+    monkeypatch.setattr(launch.Launcher, "blank_rows", lambda *args: given.append(args[2]) or blank(*args))
+    found, expected = (
+        built.on(d).session(kv_blocks=2).run(feeds)["logits"].astype(np.float32) for d in ("cuda", "torch")
+    )
+    assert given == [64, 32, 64, 64]  # rows of qkv, of what follows attention, of the gate, and what the gate gives
+    assert np.abs(found - expected).max() <= 0.03 * np.abs(expected).max()  # 0.004: roundings of bfloat16
 
 
 def test_float8_needs_a_gpu_that_converts_it(made: Any) -> None:

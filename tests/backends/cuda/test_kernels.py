@@ -157,6 +157,27 @@ def test_rows_of_float8(
         close(out[:, :n], wanted, dtype, 3 if library else 2)
 
 
+def test_rows_of_float8_from_one_product_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a gate gives is rounded at once for the product behind it, as that one would round it."""
+    monkeypatch.setattr(launch, "TILE_ROWS", 8)
+    rows, hidden, inner = 9, 32, 48
+    x, residual = (draw(rows, hidden, dtype=torch.bfloat16, seed=s) for s in (1, 2))
+    gate, up = (draw(inner, hidden, dtype=torch.float32, seed=s).to(torch.float8_e4m3fn) for s in (3, 4))
+    down = draw(hidden, inner, dtype=torch.float32, seed=5).to(torch.float8_e4m3fn)
+    scales = [draw(n, dtype=torch.float32, seed=n).abs() / 9 for n in (inner, inner, hidden)]
+    pair, last = Weight(gate, scales[0], up, scales[1]), Weight(down, scales[2])
+    assert LAUNCHER.by_library(pair, rows, x.dtype) and not LAUNCHER.by_library(pair, 8, x.dtype)
+    between = torch.empty((rows, inner), dtype=x.dtype, device=DEVICE)
+    LAUNCHER.product(x, pair, between, rounds=True)
+    given = LAUNCHER.blank_rows(rows, inner, x.dtype, x.device)
+    LAUNCHER.product(x, pair, given, rounds=True)
+    close(given.wide(), Float8Rows().torch(torch, between), torch.bfloat16, 2)
+    found, wanted = (torch.empty_like(x) for _ in range(2))
+    for out, of in ((found, given), (wanted, between)):
+        LAUNCHER.product(of, last, out, extra=residual, rounds=True)
+    close(found, wanted, torch.bfloat16, 2)
+
+
 @pytest.mark.parametrize(
     ("rows", "n", "k", "group", "pair", "norm"),
     [
