@@ -136,6 +136,23 @@ def float8_rows(
 
 
 @triton.jit
+def half_rows(
+    x, gain, out, scales, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr, DEPENDENT: tl.constexpr
+):
+    """As `float8_rows`, but float16, by a power of two, the largest number 2¹² or more: bfloat16 loses nothing by that
+    down to 2⁻²⁶ of a row's largest. float8 becomes float16 in one instruction for two numbers, bfloat16 in three.
+    """
+    after_others(DEPENDENT)
+    row = tl.program_id(0)
+    at = tl.arange(0, BK)
+    values = row_of(x, gain, row.to(tl.int64), x_stride, k, eps, shift, BK, NORM)
+    power = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0) & 0x7F800000
+    power = tl.maximum(power, 0x0D800000).to(tl.float32, bitcast=True)  # 2⁻¹⁰⁰ of zeros
+    tl.store(out + row.to(tl.int64) * k + at, (values * (4096.0 / power)).to(tl.float16), mask=at < k)
+    tl.store(scales + row, tl.where(power < float("inf"), power * 0.000244140625, float("nan")))
+
+
+@triton.jit
 def product_rows(
     x, gain, weight, second, scales, second_scales, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride,
     ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr,
@@ -237,7 +254,7 @@ def product_tiles(
 ):  # fmt: skip
     """out[rows, n] = x[rows, k] · weight[n, k]ᵀ and what follows it, by the matrix units; BM rows a program.
 
-    ROUNDED: x and the weight are float8, and rows of x have scales, back[rows]. A program has one of SPLITS parts of
+    ROUNDED: rows of x have scales, back[rows]. A program has one of SPLITS parts of
     the inputs; with several all rows are in one program, and the last one to end finishes (`leave_part`).
     """
     columns = tl.program_id(1) * BN + tl.arange(0, BN)

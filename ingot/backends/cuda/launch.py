@@ -278,6 +278,10 @@ class Launcher:
         if integers and INTEGER_ROWS < rows <= TILE_ROWS and step_of(weight):
             self._planes(x, weight, out, norm, extra)
             return
+        if weight.float8 and few < rows <= EXPANDED_ROWS and x.dtype == self.torch.bfloat16:
+            halves = self._as_rows(x, norm, self.torch.float16)
+            self._tiles(halves.numbers, weight, out, extra, halves.scales)
+            return
         if rows > few or (integers and weight.inputs % UNIT):
             if norm is not None:
                 normed = self.torch.empty((rows, weight.inputs), dtype=x.dtype, device=x.device)
@@ -324,6 +328,9 @@ class Launcher:
         key = (n, weight.inputs, parts, _kind(weight))
         if key in self.blocks:
             return self.blocks[key]
+        if weight.float8 and rows == 1:  # the best of twelve on an H200
+            warps, held = (4, 2 * IN_THREAD) if wide <= 8192 else (8, 4 * IN_THREAD)
+            return Block(warps, min(max(1, held * 32 * warps // wide), power(n)), 0, 0)
         size = weight.first.element_size()
         if rows == parts == 1 and n <= FEW_OUTPUTS and size <= 2:
             warps = 8 if wide <= 8192 else 16
@@ -331,8 +338,7 @@ class Launcher:
             if n >= 3 * held * self.multiprocessors * 16 // warps:
                 return Block(warps, held, 0, 16 // warps)
         warps = 4 if wide <= 8192 else min(16, wide // 2048)
-        held = IN_THREAD * (2 if size == rows == 1 else 1)  # threads that stay, or have several rows, hold more else
-        return Block(warps, min(max(1, held * 32 * warps // wide // parts), power(n)), 0, 0)
+        return Block(warps, min(max(1, IN_THREAD * 32 * warps // wide // parts), power(n)), 0, 0)
 
     def block(self, weight: Weight, rows: int) -> Block:
         """What a program of a product of integers has at a time: the best of some 20 each, on an H200."""
@@ -412,21 +418,24 @@ class Launcher:
         fits = weight.outputs % LIBRARY_UNIT == weight.inputs % LIBRARY_UNIT == 0 and dtype == self.torch.bfloat16
         return weight.float8 and rows > TILE_ROWS and fits
 
-    def blank_rows(self, rows: int, width: int, dtype: Any, device: Any) -> Rows:
-        """Memory for rows of float8."""
-        numbers = self.torch.empty((rows, width), dtype=self.torch.float8_e4m3fn, device=device)
+    def blank_rows(self, rows: int, width: int, dtype: Any, device: Any, kind: Any = None) -> Rows:
+        """Memory for rows of float8, or of another kind."""
+        numbers = self.torch.empty((rows, width), dtype=kind or self.torch.float8_e4m3fn, device=device)
         return Rows(numbers, self.torch.empty(rows, dtype=self.torch.float32, device=device), dtype)
 
-    def _as_rows(self, x: Any, norm: Norm | None) -> Rows:
-        """Rows as float8, normalised before."""
+    def _as_rows(self, x: Any, norm: Norm | None, kind: Any = None) -> Rows:
+        """Rows as float8, or as float16 with scales, normalised before."""
         if isinstance(x, Rows):
             return x
         rows, k = x.shape
-        found = self.blank_rows(rows, k, x.dtype, x.device)
+        found = self.blank_rows(rows, k, x.dtype, x.device, kind)
         gain, eps, shift = (norm.gain, norm.eps, norm.shift) if norm else (x, 0.0, 0.0)
-        self.kernels.float8_rows[(rows,)](
+        kernel, flags = self.kernels.float8_rows, {"NATIVE": self.native}
+        if kind is not None:
+            kernel, flags = self.kernels.half_rows, {}
+        kernel[(rows,)](
             x, gain, found.numbers, found.scales, k, eps, shift, x.stride(0), BK=power(k), NORM=norm is not None,
-            NATIVE=self.native, DEPENDENT=self.dependent, num_warps=8, **self.options,
+            DEPENDENT=self.dependent, num_warps=8, **flags, **self.options,
         )  # fmt: skip
         return found
 

@@ -46,19 +46,20 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "bfloat16 pair": (kernels.product_rows, "*bf16", 4, {
         **FLOATS, "BN": 1, "BK": 4096, "PAIR": True, "STAYS": False}),
     "bfloat16 long": (kernels.product_rows, "*bf16", 16, {**FLOATS, "BN": 2, "BK": 16384, "STAYS": True}),
-    "float8": (kernels.product_rows, "*fp8e4nv", 8, {**FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "STAYS": True}),
+    "float8": (kernels.product_rows, "*fp8e4nv", 4, {**FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "STAYS": False}),
     "float8 pair": (kernels.product_rows, "*fp8e4nv", 4, {
-        **FLOATS, "SCALED": True, "BN": 2, "BK": 4096, "PAIR": True, "STAYS": False}),
-    "float8 long": (kernels.product_rows, "*fp8e4nv", 16, {
-        **FLOATS, "SCALED": True, "BN": 2, "BK": 16384, "STAYS": True}),
-    "rounded float8": (kernels.product_rows, "*fp8e4nv", 8, {
-        **FLOATS, "SCALED": True, "ROUNDS": True, "BN": 4, "BK": 4096, "STAYS": True}),
+        **FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "PAIR": True, "STAYS": False}),
+    "float8 long": (kernels.product_rows, "*fp8e4nv", 8, {
+        **FLOATS, "SCALED": True, "BN": 4, "BK": 16384, "STAYS": False}),
+    "rounded float8": (kernels.product_rows, "*fp8e4nv", 4, {
+        **FLOATS, "SCALED": True, "ROUNDS": True, "BN": 4, "BK": 4096, "STAYS": False}),
+    "rows of float16": (kernels.half_rows, "", 8, {"BK": 4096, "NORM": True, "DEPENDENT": True}),
     "rows of float8": (kernels.float8_rows, "", 8, {"BK": 4096, "NORM": True, "NATIVE": True, "DEPENDENT": True}),
     "16 rows of float8 each": (kernels.product_tiles, "*fp8e4nv", 4, {
         **TILES, "BM": 16, "BN": 64, "BK": 128, "SPLITS": 4, "STAGES": 4, "PAIR": False, "SCALED": True,
         "ROUNDED": True}),
     "64 rows of float8": (kernels.product_tiles, "*fp8e4nv", 4, {
-        **TILES, "BM": 64, "BN": 64, "BK": 128, "STAGES": 3, "PAIR": True, "SCALED": True}),
+        **TILES, "BM": 64, "BN": 64, "BK": 128, "STAGES": 3, "PAIR": True, "SCALED": True, "ROUNDED": True}),
     "int8 pair": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "BN": 4, "CHUNKS": 256, "PARTS": 1, "NORM": True, "PAIR": True}),
     "int8 long": (integer_kernels.product_integers, "*i32", 8, {
@@ -100,12 +101,16 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any]) -> dict[str, Any]:
+# What x is beside a weight, where it is not bfloat16.
+ROWS_OF = {"16 rows of float8 each": "*fp8e4nv", "64 rows of float8": "*fp16"}
+
+
+def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any], x: str = "*bf16") -> dict[str, Any]:
     """Registers, spills, and whether weights are loaded before the wait."""
     names = kernel.arg_names
-    types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | POINTERS
-    types |= {"x": "*fp8e4nv"} if constants.get("ROUNDED") else {}
-    types |= {"out": "*fp8e4nv", "scales": "*fp32"} if kernel is kernels.float8_rows else {}
+    types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | {"x": x} | POINTERS
+    types |= {"out": "*fp8e4nv"} if kernel is kernels.float8_rows else {}
+    types |= {"out": "*fp16"} if kernel is kernels.half_rows else {}
     types |= {"x": "*i8", "partial": "*fp32"} if kernel is plane_kernels.product_planes else {}
     types |= {"out": "*i8"} if kernel is plane_kernels.planes else {}
     types |= dict.fromkeys({"weight", "second", "state"} & {*names}, weight) if weight else {}
@@ -131,4 +136,4 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any]) ->
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or CASES
-    json.dump({name: compiled(*CASES[name]) for name in wanted}, sys.stdout)
+    json.dump({name: compiled(*CASES[name], ROWS_OF.get(name, "*bf16")) for name in wanted}, sys.stdout)

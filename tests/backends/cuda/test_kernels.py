@@ -103,7 +103,8 @@ def test_product_of_float8(
     """By one kernel, by the matrix units, and expanded first; every float8 but NaN occurs, down to the smallest."""
     x = draw(rows, k + 8, dtype=HALF, seed=1)[:, :k]
     given = Norm(draw(k, dtype=HALF, seed=4), 1e-5, 1.0) if norm else None
-    bytes_ = torch.randint(0, 127, (1 + pair, n, k), device=DEVICE) + 128 * torch.randint(0, 2, (1 + pair, n, k))
+    signs = 128 * torch.randint(0, 2, (1 + pair, n, k), device=DEVICE)
+    bytes_ = torch.randint(0, 127, (1 + pair, n, k), device=DEVICE) + signs
     weights = list(bytes_.to(torch.uint8).view(torch.float8_e4m3fn))
     scales = [draw(n, dtype=torch.float32, seed=s).abs() / 900 for s in (2, 3)[: 1 + pair]]
     wide = [w.float() * s[:, None] for w, s in zip(weights, scales, strict=True)]
@@ -120,6 +121,25 @@ def test_product_of_float8(
     monkeypatch.setattr(launch, "EXPANDED_ROWS", 3)
     LAUNCHER.product(x, weight, out[:, :n], given, residual)
     close(out[:, :n], wanted, HALF, 3)  # the weight is rounded too, and sums before what follows
+
+
+@pytest.mark.parametrize("rows", [5, 20])
+def test_rows_of_bfloat16_by_float8(rows: int) -> None:
+    """They are float16 with a power of two each: as exact, for a row of large numbers and one of small ones too."""
+    n, k = 40, 130
+    x = draw(rows, k, dtype=torch.bfloat16, seed=1)
+    x[0] *= 2.0**80
+    x[1] *= 2.0**-60
+    x[2] = 0
+    x[3, 5] = float("nan")
+    numbers = draw(n, k, dtype=torch.float32, seed=2).to(torch.float8_e4m3fn)
+    weight = Weight(numbers, draw(n, dtype=torch.float32, seed=3))
+    out = torch.empty((rows, n), dtype=torch.bfloat16, device=DEVICE)
+    LAUNCHER.product(x, weight, out)
+    wanted = x.double() @ (weight.first.double() * weight.scales.double()[:, None]).T
+    for row in (0, 1, 4):
+        close(out[row], wanted[row], torch.bfloat16)
+    assert not out[2].any() and out[3].isnan().all()
 
 
 @pytest.mark.parametrize(
