@@ -7,6 +7,7 @@ of the network, after the passes that fold batch norms and paddings into them. B
 
 The integers stand where x is made: behind what only moves elements (views, concatenations, maxima of windows), so that
 all of this moves bytes, and once for all its readers. What only moves elements of several tensors gives them one scale.
+A product may round each of its rows with a scale of its own instead, which a run finds.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ MOVES = (Reshape, Permute, Slice, Concat, MaxPool)
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 FIXED = ("parameter", "constant")
 KEY = "quantization"  # of the plan in an engine's config
+BY_ROWS = "int8 rows"
 LIMIT = 127  # the largest integer: a scale is the largest magnitude that is to be told apart, divided by it
 
 
@@ -54,6 +56,7 @@ class Choice:
     """What a plan says of one layer: the scale of its input, or why it stays float.
 
     Attributes:
+        rows: whether each row of the input has a scale of its own in the place of that one.
         shift: added to each output in int8: what rounding the weights takes from its mean. May be empty.
         error: relative root mean square error of the network's outputs when this layer alone is int8; None: unknown.
     """
@@ -64,11 +67,18 @@ class Choice:
     shift: tuple[float, ...] = ()
     why: str = ""
     error: float | None = None
+    rows: bool = False
 
     def json(self) -> dict[str, Any]:
         packed = base64.b64encode(np.array(self.shift, "<f4").tobytes()).decode()
-        return {"name": self.name, "op": self.op, "type": "float" if self.scale is None else "int8",
+        return {"name": self.name, "op": self.op, "type": self.type,
                 "scale": self.scale, "error": self.error, "why": self.why, "shift": packed}  # fmt: skip
+
+
+    @property
+    def type(self) -> str:
+        """In a word or two."""
+        return "float" if self.scale is None else BY_ROWS if self.rows else "int8"
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,8 @@ def _choice(item: Any, at: int) -> Choice:
     scale = item["scale"]
     if (scale is None) != (item["type"] == "float") or (scale is not None and not is_scale(scale)):
         raise EngineFileError(f"{where}: its scale is no positive number, or does not go with its type")
+    if item["type"] not in ("float", "int8", BY_ROWS):
+        raise EngineFileError(f"{where}: its type is {item['type']!r:.40}, and must be float, int8 or {BY_ROWS}")
     try:
         shift = np.frombuffer(base64.b64decode(item["shift"], validate=True), "<f4")
     except (binascii.Error, ValueError):
@@ -117,7 +129,7 @@ def _choice(item: Any, at: int) -> Choice:
     if not np.isfinite(shift).all():
         raise EngineFileError(f"{where}: its shift is not finite")
     return Choice(item["name"], item["op"], None if scale is None else float(scale), tuple(shift.tolist()),
-                  item["why"], item["error"])  # fmt: skip
+                  item["why"], item["error"], item["type"] == BY_ROWS)  # fmt: skip
 
 
 def is_scale(number: float) -> bool:
@@ -281,10 +293,12 @@ def _place(network: Network, chosen: Sequence[tuple[Layer, Choice]]) -> None:
         assert choice.scale is not None
         if layer.why:
             raise NetworkError(f"layer {layer.name} cannot be int8: {layer.why}")
-        for source in layer.sources:
+        if choice.rows and not isinstance(layer.node.op, Matmul):
+            raise NetworkError(f"layer {layer.name} is no product: its input has no rows with scales of their own")
+        for source in () if choice.rows else layer.sources:
             if scales.setdefault(source, choice.scale) != choice.scale:
                 raise NetworkError(f"layer {layer.name}: %{source.name} has two scales in the plan")
-    reads = _readers([layer for layer, _ in chosen], scales)
+    reads = _readers([layer for layer, choice in chosen if not choice.rows], scales)
     order = {node: i for i, node in enumerate(network.nodes)}
     for source, scale in scales.items():
         readers = reads[source]
@@ -296,7 +310,7 @@ def _place(network: Network, chosen: Sequence[tuple[Layer, Choice]]) -> None:
     dead: list[Node] = []
     for layer, choice in chosen:
         with network.insert_before(layer.node):
-            made = _in_integers(network, layer.node, choice.shift)
+            made = _in_integers(network, layer.node, choice)
         network.replace(layer.node.output, made)
         dead.extend(detach(network, layer.node))
     network.remove(dict.fromkeys(dead))
@@ -319,16 +333,18 @@ def _is_residual(node: Node) -> bool:
     return isinstance(node.op, Add) and node.inputs[0].shape == node.inputs[1].shape
 
 
-def _in_integers(network: Network, node: Node, shift: Sequence[float]) -> Value:
+def _in_integers(network: Network, node: Node, choice: Choice) -> Value:
     """The layer by integers and scales of its weight, and with its shift."""
     op: Any = node.op
     x, weight, *bias = node.inputs
+    shift = choice.shift
     if isinstance(op, Matmul):
         turned = weight
         if not op.transpose_b:
             turned = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
         whole = F.dequantize(*integers(network, turned, INT8), dtype=weight.dtype)
-        y = F.matmul(_rows(x), whole, transpose_b=True, out_dtype=node.output.dtype)
+        rows = F.dequantize(*F.quantize_rows(x), dtype=x.dtype) if choice.rows else _rows(x)
+        y = F.matmul(rows, whole, transpose_b=True, out_dtype=node.output.dtype)
         return _shifted(y, shift, (len(shift),))
     y = network.emit(op, (x, stored_integers(network, weight, int(isinstance(op, ConvTranspose))), *bias))
     return _shifted(y, shift, (len(shift), *[1] * (len(weight.shape) - 2)))

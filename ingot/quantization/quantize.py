@@ -45,6 +45,7 @@ Metric = Callable[[Engine], float]
 MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may be endless
 SAMPLES = 32  # of the data, that errors are measured on
 FIRST, LAST = "first", "last"
+BY_ROWS_LEAST = 0.8  # of the error with one scale for a tensor: rows with their own take a pass over them first
 
 
 @dataclass(frozen=True)
@@ -447,6 +448,7 @@ class _Search:
             self.facts["percentile"] = options.percentile
 
     def plan(self, choices: list[Choice]) -> Plan:
+        choices = self._by_rows(choices)
         if self.options.errors:
             choices = self._with_errors(choices)
         with self.phases.phase("choose") as done:
@@ -456,10 +458,19 @@ class _Search:
         facts = {**self.facts, "samples": sum(_samples(self.ready, kept) for kept in self.seen.kept), "error": error}
         return Plan(tuple(choices), facts)
 
+    def _by_rows(self, choices: list[Choice]) -> list[Choice]:
+        """The choices with a scale for each row of the products' inputs, where most layers are products and one for the
+        tensor costs much more: some tokens of an encoder are far larger than others."""
+        rows = [
+            dataclasses.replace(c, rows=c.scale is not None and isinstance(layer.node.op, Matmul))
+            for c, layer in zip(choices, self.seen.layers, strict=True)
+        ]
+        products, layers = sum(c.rows for c in rows), sum(c.scale is not None for c in choices)
+        return rows if 2 * products > layers and self._error(rows) <= BY_ROWS_LEAST * self._error(choices) else choices
+
     def _with_errors(self, choices: list[Choice]) -> list[Choice]:
         with self.phases.phase("sensitivity") as done:
-            scales = [choice.scale for choice in choices]
-            found = sensitivity(self.ready, self.values, scales, self.seen.kept, self.wanted, done)
+            found = sensitivity(self.ready, self.values, choices, self.seen.kept, self.wanted, done)
         return [dataclasses.replace(c, error=e) for c, e in zip(choices, found, strict=True)]
 
     def _corrected(self, choices: list[Choice]) -> tuple[list[Choice], float]:

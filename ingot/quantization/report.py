@@ -142,7 +142,7 @@ def check_name(path: str) -> None:
 
 def _word(choice: Choice) -> str:
     error = "" if choice.error is None else f"  {choice.error:.1e} alone"
-    return f"{'float' if choice.scale is None else 'int8 '}{error}{f'  {choice.why}' if choice.why else ''}"
+    return f"{choice.type:5}{error}{f'  {choice.why}' if choice.why else ''}"
 
 
 def _beside(choice: Choice, times: tuple[float, float] | None) -> str:

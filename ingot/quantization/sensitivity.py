@@ -15,7 +15,7 @@ import numpy as np
 from ingot.ir import F, Network, Spec
 from ingot.ir.precision import unscoped
 from ingot.ir.recipe import evaluate
-from ingot.passes.calibrated import layers_of, weight_as_stored
+from ingot.passes.calibrated import Choice, layers_of, weight_as_stored
 from ingot.passes.clone import clone
 from ingot.passes.weights import recipe_of
 from ingot.quantization.running import Feeds, apart, made, run
@@ -26,29 +26,29 @@ Array = np.ndarray[Any, Any]
 def sensitivity(
     network: Network,
     weights: Mapping[str, Array],
-    scales: Sequence[float | None],
+    choices: Sequence[Choice],
     batches: Sequence[Feeds],
     wanted: Sequence[Mapping[str, Array]],
     done: Callable[[int, int], None],
 ) -> list[float | None]:
-    """The error of every layer of a prepared network, None for those without a scale.
+    """The error of every layer of a prepared network, None for those that stay float.
 
     Args:
         weights: the values of its parameters by their names.
-        scales: of the layers' inputs.
+        choices: of the layers.
         batches, wanted: inputs, and the outputs of the float network on them.
     """
     new = clone(network)
     for value in new.parameters:
         value.recipe = None
     layers = layers_of(new)
-    switch = _switched(new, [(layer.node, scale) for layer, scale in zip(layers, scales, strict=True)])
+    switch = _switched(new, [(layer.node, choice) for layer, choice in zip(layers, choices, strict=True)])
     compiled, engine = made(new, weights)
     tensors = {name: engine.tensor(name) for name in compiled.stored}
     found: list[float | None] = []
-    for i, (layer, scale) in enumerate(zip(layers, scales, strict=True)):
+    for i, (layer, choice) in enumerate(zip(layers, choices, strict=True)):
         done(i, len(layers))
-        if scale is None:
+        if choice.scale is None:
             found.append(None)
             continue
         changed = tensors
@@ -66,20 +66,21 @@ def sensitivity(
     return found
 
 
-def _switched(network: Network, layers: Sequence[tuple[Any, float | None]]) -> str:
+def _switched(network: Network, layers: Sequence[tuple[Any, Choice]]) -> str:
     """Makes layers round their inputs where an element of a new input of bools says so; its name."""
     name = "rounded"
     while name in network.values:
         name += "'"
     flags = network.input(name, Spec((len(layers),), "bool"))
     with unscoped():
-        for i, (node, scale) in enumerate(layers):
-            if scale is None:
+        for i, (node, choice) in enumerate(layers):
+            if choice.scale is None:
                 continue
             x = node.inputs[0]
             with network.insert_before(node):
-                constant = network.constant(np.float32(scale))
-                rounded = F.dequantize(F.quantize(x, constant), constant, dtype=x.dtype)
+                constant = network.constant(np.float32(choice.scale))
+                whole = F.quantize_rows(x) if choice.rows else (F.quantize(x, constant), constant)
+                rounded = F.dequantize(*whole, dtype=x.dtype)
                 on = F.reshape(F.slice(flags, (i,), (1,), (1,)), ())
                 seen = F.where(on, rounded, x)
             network.rewire(node, (seen, *node.inputs[1:]))

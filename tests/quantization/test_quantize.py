@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator
@@ -284,6 +285,54 @@ def test_an_engine_of_floats_is_a_source() -> None:
         ingot.quantize(plain, batches(), precision="bfloat16")
 
 
+def encoder() -> tuple[Network, dict[str, Array]]:
+    """Two products with gelu between and a norm behind, of tokens of which some are far larger than others."""
+    rng = np.random.default_rng(3)
+    n = Network("encoder")
+    shapes = {"in": (24, 16), "out": (16, 24)}
+    weights = {name: (rng.standard_normal(s) * 0.2).astype(np.float32) for name, s in shapes.items()}
+    w = {name: n.parameter(name, Spec(s, "float32")) for name, s in shapes.items()}
+    x = n.input("x", Spec(("N", 5, 16), "float32"))
+    y = F.matmul(F.gelu(F.matmul(x, w["in"], transpose_b=True)), w["out"], transpose_b=True)
+    n.output("y", F.layer_norm(F.add(x, y)))
+    return n, weights
+
+
+def tokens(seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    large = 10.0 ** rng.uniform(0, 2, (6, 5, 1))
+    return {"x": (large * rng.standard_normal((6, 5, 16))).astype(np.float32)}
+
+
+def test_rows_have_scales_of_their_own_where_that_costs_much_less() -> None:
+    """Measured: 0.009 of the outputs; 0.05 with one scale for all rows."""
+    network, weights = encoder()
+    engine = ingot.quantize(network, [tokens(i) for i in range(3)], weights=weights)
+    assert [one["type"] for one in layers(engine).values()] == ["int8 rows"] * 2
+    feeds = tokens(9)
+    want = ingot.interpret(encoder()[0], feeds, weights)["y"]
+    assert relative(engine.run(feeds)["y"], want) < 0.02
+    native, _ = kernel_counts(engine.header["programs"]["cpu"])
+    assert native["quantize_rows"] == 2
+    plan = Plan.of(engine.config)
+    assert plan is not None and all(choice.rows for choice in plan.layers)
+    assert plan.json() == engine.config["quantization"]
+    alone = engine.run({"x": feeds["x"][2:3]})["y"]
+    assert np.array_equal(alone, engine.run(feeds)["y"][2:3])
+    one_scale = [dataclasses.replace(choice, rows=False) for choice in plan.layers]
+    config = {**engine.config, "quantization": Plan(tuple(one_scale), plan.facts).json()}
+    shared = ingot.passes.calibrated.computed(encoder()[0], config)
+    assert "quantize_rows" not in [node.op.name for node in shared.nodes]
+
+
+def test_rows_of_a_convolution_are_refused(engine: Engine) -> None:
+    plan = engine.config["quantization"]
+    first = {**plan["layers"][0], "type": "int8 rows"}
+    config = {**engine.config, "quantization": {**plan, "layers": [first, *plan["layers"][1:]]}}
+    with pytest.raises(NetworkError, match="is no product: its input has no rows"):
+        ingot.passes.calibrated.computed(net()[0], config)
+
+
 def test_plans_of_other_networks_and_damaged_ones(engine: Engine) -> None:
     other = Network("other")
     other.output("y", F.relu(other.input("x", Spec((2,), "float32"))))
@@ -291,7 +340,7 @@ def test_plans_of_other_networks_and_damaged_ones(engine: Engine) -> None:
         ingot.passes.calibrated.computed(other, engine.config)
     plan = engine.config["quantization"]
     for change in ({"scale": -1.0}, {"scale": float("inf")}, {"type": "float"}, {"shift": "A"}, {"error": "1"},
-                   {"scale": True}, {"more": 1}):  # fmt: skip
+                   {"scale": True}, {"more": 1}, {"type": "int4"}):  # fmt: skip
         first = {**plan["layers"][0], **change}
         with pytest.raises(EngineFileError, match="config quantization, layer 0"):
             Plan.of({"quantization": {**plan, "layers": [first]}})
