@@ -48,7 +48,8 @@ from ingot.ops.spatial import Conv, ConvTranspose, at
 WITH_EPILOGUE = (Conv, ConvTranspose, GroupNorm, Matmul)
 WITHOUT = (Embedding, Moe, Recurrent)
 SUMS = (Conv, ConvTranspose, Matmul)
-BYTES = (dtypes.int8, dtypes.uint8)  # what the epilogue of sums may quantise them to
+BYTES = (dtypes.int8, dtypes.uint8)  # what an epilogue may quantise to
+FINISHED = (*WEIGHTS, *BYTES)  # what one may end in
 MOST_INT8 = 2**31 // 128**2 - 1  # products of int8 whose sum always fits into int32
 INT4_GROUPS = (32, 64, 128)  # values of int4 that share a scale, where a product reads them as they are
 MOST_TAPS = 1024  # products of int8 whose sum float32 holds: those of a channel by itself
@@ -220,6 +221,8 @@ class Lowered(Op):
              _with(_norm(2), *plain(3), epilogue=RELU_PLUS, dtype="bfloat16")),
         Case("neither, one spatial dim", (f32(2, 5, 4),), _with(_norm(1, 1e-3), X)),
         Case("weight alone, no spatial dims", (f32(2, 8), f32(8)), _with(_norm(4), *plain(2))),
+        Case("to int8", (bf16(2, 3, 8), bf16(8), f32(8), f32(8)),
+             _with(_norm(4), *plain(2), epilogue=REQUANTISED, dtype="int8")),
         # ------------------------------------------------------------------------------------------- what is refused
         Case("not packed", (f32(3, 6), f32(5, 6)), _with(PRODUCT, X, ("panels", (1,), 5, 6)),
              error=r"must be float32\[1, 6, 32\]"),
@@ -280,8 +283,6 @@ class Lowered(Op):
              _with(_up(1, stride=2, pre=1), X, ("phases", (1,), 2, 3, 3)), error="needs 3 operands, got 2"),
         Case("something around floats", (f32(1, 4, 4, 2), f32(1, 18, 32)),
              _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3), outside=1), error="only around int8 x of a convolution"),
-        Case("a norm of int8", (f32(2, 8), f32(8)), _with(_norm(4), *plain(2), dtype="int8"),
-             error="the result may be float32 or bfloat16 or float16, not int8"),
         Case("phases without end", (f32(1, 4, 2), f32(1, 2, 32)),
              _with(_up(1, stride=2**31 - 1), X, ("phases", (1,), 2, 3, 1)), error="too large for phases"),
         Case("padding that takes all", (f32(1, 1, 2), f32(1, 6, 32)),
@@ -354,9 +355,8 @@ class Lowered(Op):
             return results
         require(isinstance(self.inner, WITH_EPILOGUE), f"{self.inner.name} has no epilogue")
         require(result.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {result.dtype.name}")
-        allowed = (*WEIGHTS, *BYTES) if isinstance(self.inner, SUMS) else WEIGHTS
-        named = " or ".join(d.name for d in allowed)
-        require(self.dtype in allowed, f"the result may be {named}, not {self.dtype.name}")
+        named = " or ".join(d.name for d in FINISHED)
+        require(self.dtype in FINISHED, f"the result may be {named}, not {self.dtype.name}")
         self._check_outside(operands[0].dtype)
         read = [dtypes.float32] * self.parts + [extra.dtype for extra in extras]
         check_types(self._checked, read, [self.dtype])

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot import dtypes
-from ingot.dtypes import DType
 from ingot.ir import ExprBuilder, F, Hole, Network, Node, Op, Scalar, Value
 from ingot.ir.expr import (
     MAX_INPUTS,
@@ -26,7 +25,7 @@ from ingot.ir.weight_format import INTEGERS
 from ingot.ops.binary import Add
 from ingot.ops.conversion import Dequantize
 from ingot.ops.fused import IDENTITY, SCALED, TIMES, WEIGHTS, FusedElementwise, expr_tuple
-from ingot.ops.lowering import BYTES, INT4_GROUPS, MOST_INT8, PRODUCT, SUMS, Lowered, plain
+from ingot.ops.lowering import BYTES, FINISHED, INT4_GROUPS, MOST_INT8, PRODUCT, SUMS, Lowered, plain
 from ingot.ops.product import Matmul
 from ingot.passes.integers import FIXED, factors, no_factors, numbers, quantised_rows, sums
 from ingot.passes.layout import is_product
@@ -335,11 +334,6 @@ def _has_epilogue(op: Op) -> bool:
     return isinstance(op, Lowered) and op.epilogue is not None
 
 
-def _finished(op: Any) -> tuple[DType, ...]:
-    """The types in which an epilogue of this op may end."""
-    return (*WEIGHTS, *BYTES) if isinstance(op.inner, SUMS) else WEIGHTS
-
-
 def _weight(value: Value) -> str:
     """The name of the weight that a result was made with, or the result's own."""
     weights = [v for v in value.node.inputs if v.kind == "parameter"]
@@ -353,7 +347,7 @@ def _keeps_result(network: Network, value: Value, reader: Node, log: Log) -> str
         why = f"%{value.name} has other readers"
     elif value.shape != reader.output.shape:
         why = f"%{value.name} is broadcast"
-    elif reader.output.dtype not in _finished(value.node.op):
+    elif reader.output.dtype not in FINISHED:
         why = f"the result is {reader.output.dtype.name}"
     if why:
         note(log, "epilogues", reader, why)
@@ -423,15 +417,15 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
     result = appended(node.op.expression, node.inputs, known)  # type: ignore[attr-defined]
     held = (*taken[0].node.inputs[: op.held], *(w for v in taken[1:] for w in v.node.inputs[1 : v.node.op.held]))
     changed: dict[str, Any] = {"parts": 2, "layouts": plain(len(held))} if len(taken) > 1 else {}
-    if first.node.inputs[0].dtype is dtypes.int8:
+    if first.node.inputs[0].dtype is dtypes.int8 or node.output.dtype in BYTES:
         steps, result = _by_products(steps, result)
     made = dataclasses.replace(op, epilogue=(tuple(steps), (result,)), dtype=node.output.dtype, **changed)
     return node.output.network.emit(made, (*held, *order))  # type: ignore[no-any-return]
 
 
 def _by_products(steps: Sequence[tuple[Any, ...]], result: int) -> tuple[list[tuple[Any, ...]], int]:
-    """Steps and their result with products with a reciprocal in the place of quotients by a number: of sums of int8,
-    where that rounding decides ties at most."""
+    """Steps and their result with products with a reciprocal in the place of quotients by a number: of sums of int8, or
+    where the result becomes bytes. There that rounding decides ties at most."""
     made: list[tuple[Any, ...]] = []
     number: list[int] = []
     for name, kind, *given in steps:

@@ -333,7 +333,7 @@ Parameters read_parameters(Params& params, Types in, Types out, Level level,
   require(window.positions() <= kLargest / (channels / groups), kernel, "kernel positions times channels of a group must be at most 2^31");
   if (in[0].dtype != DType::int8) require_dtype(kernel, "x", in[0].dtype, kComputeFloats);
   else require(window.positions() * (channels / groups) <= kMostInt8, kernel, "sums of int8 fit into int32 up to 131071 products");
-  require_dtype(kernel, "y", out[0].dtype, kProductResults);
+  require_dtype(kernel, "y", out[0].dtype, kEpilogueResults);
   return {outputs, channels, groups, window, in[0].dtype, level};
 }
 

@@ -102,7 +102,7 @@ std::unique_ptr<Kernel> make_conv_depthwise(const nlohmann::json& json, Types in
   require_operands(name, in, 2, kMaxInputs, out, 1);
   if (in[0].dtype != DType::int8) require_dtype(name, "x", in[0].dtype, kComputeFloats);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
-  require_dtype(name, "y", out[0].dtype, kProductResults);
+  require_dtype(name, "y", out[0].dtype, kEpilogueResults);
   Params params(name, json);
   const Window window(params, in, out, {.dilation = true});
   const int outside = params.has("outside") ? read_outside(params, in[0].dtype) : 0;

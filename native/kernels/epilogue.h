@@ -12,6 +12,9 @@
 
 namespace ingot {
 
+/// What a kernel's epilogue may end in.
+constexpr std::initializer_list<DType> kEpilogueResults = {DType::float32, DType::bfloat16, DType::float16, DType::int8, DType::uint8};
+
 class Epilogue {
  public:
   /// Reads the parameter epilogue: operands are `values` results of the kernel, then the extras.

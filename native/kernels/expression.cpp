@@ -120,6 +120,7 @@ struct Expression::Parsed {
                    ", must be " + std::string(kClassNames[int(cls)]));
   }
   void fuse_silu_mul();
+  void name_activations();
   void name_nan();
   void read_bytes();
   void write_bytes(std::span<const DType> dtypes);
@@ -127,6 +128,11 @@ struct Expression::Parsed {
  private:
   std::vector<std::vector<int>> users() const;
   bool is(int item, Step step, Class cls) const { return items[item].constant == kNone && items[item].instruction.step == step && items[item].instruction.cls == cls; }
+  bool is_number(int item, float value) const { return items[item].cls == F && items[item].constant != kNone && number<float>(item) == value; }
+  /// The other argument of a step that takes this number, or none.
+  int beside(int item, Step step, float value) const;
+  int inside_of_mish(const Item& item) const;
+  int inside_of_gelu(const Item& item) const;
   bool is_output(int item) const { return std::find(outputs.begin(), outputs.end(), item) != outputs.end(); }
   template <class T>
   T number(int item) const {
@@ -286,6 +292,47 @@ void Expression::Parsed::fuse_silu_mul() {
   }
 }
 
+int Expression::Parsed::beside(int item, Step step, float value) const {
+  if (!is(item, step, F)) return kNone;
+  for (int side = 0; side < 2; ++side)
+    if (is_number(items[item].arguments[1 - side], value)) return items[item].arguments[side];
+  return kNone;
+}
+
+/// x, where a product is x p / (p + 2), p = n (n + 2), n = exp(min(x, 20)).
+int Expression::Parsed::inside_of_mish(const Item& item) const {
+  for (int side = 0; side < 2; ++side) {
+    const int x = item.arguments[side], ratio = item.arguments[1 - side];
+    if (!is(ratio, Step::div, F)) continue;
+    const int p = items[ratio].arguments[0];
+    if (!is(p, Step::mul, F) || beside(items[ratio].arguments[1], Step::add, 2.0f) != p) continue;
+    const int n = items[p].arguments[0];
+    if (beside(items[p].arguments[1], Step::add, 2.0f) == n && is(n, Step::exp, F) && beside(items[n].arguments[0], Step::min, 20.0f) == x) return x;
+  }
+  return kNone;
+}
+
+/// x, where a product is (x / 2) (1 + erf(x / sqrt(2))).
+int Expression::Parsed::inside_of_gelu(const Item& item) const {
+  for (int side = 0; side < 2; ++side) {
+    const int x = beside(item.arguments[side], Step::mul, 0.5f), erf = beside(item.arguments[1 - side], Step::add, 1.0f);
+    if (x != kNone && erf != kNone && is(erf, Step::erf, F) && beside(items[erf].arguments[0], Step::mul, 0.7071067811865476f) == x) return x;
+  }
+  return kNone;
+}
+
+/// Activations that are written out in one step each: of a chain it is computed in registers.
+void Expression::Parsed::name_activations() {
+  for (Item& item : items) {
+    if (item.constant != kNone || item.instruction.step != Step::mul || item.cls != F) continue;
+    const int mish = inside_of_mish(item), gelu = inside_of_gelu(item);
+    if (mish == kNone && gelu == kNone) continue;
+    item.instruction.step = mish != kNone ? Step::mish : Step::gelu;
+    item.arguments[0] = mish != kNone ? mish : gelu;
+    item.arguments[1] = kNone;
+  }
+}
+
 /// where(v == v, v, c) in one step.
 void Expression::Parsed::name_nan() {
   for (Item& item : items) {
@@ -413,6 +460,7 @@ Expression::Expression(std::string_view kernel, const nlohmann::json& json, std:
     parsed.outputs.push_back(step);
   }
   parsed.fuse_silu_mul();
+  parsed.name_activations();
   parsed.name_nan();
   parsed.read_bytes();
   parsed.write_bytes(outputs);

@@ -101,7 +101,7 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   if (in[0].dtype != DType::int8) require_dtype(name, "x", in[0].dtype, kComputeFloats);
   else require(k <= kMostInt8, name, "sums of int8 fit into int32 up to k = 131071");
   require_weight(name, "the weight", in[1].dtype, in[0].dtype, group);
-  require_dtype(name, "y", out[0].dtype, kProductResults);
+  require_dtype(name, "y", out[0].dtype, kEpilogueResults);
   const PackedWeight weight(in[1].dtype, k, group);
   require_operands(name, in, 1 + weight.operands(), kMaxExtras, out, 1);
   if (group != 0) require_dtype(name, "the scales", in[2].dtype, {DType::float32});

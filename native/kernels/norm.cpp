@@ -1,5 +1,5 @@
 // rms_norm, layer_norm, softmax, quantize_rows: rows of any of the three compute floats, accumulated in float32, rounded once.
-// group_norm: x [N, *S, C] in groups of channels, with a scalar expression on the float32 results.
+// group_norm: x [N, *S, C] in groups of channels, with a scalar expression on the float32 results, which may end in int8 or uint8.
 //
 // Limits: the last dimension of the norms' operands has no gaps (softmax: any strides, any axis). A NaN in a row makes the
 // row NaN. The order of every sum depends on the row's width alone; that of group_norm on the shape of one image. group_norm:
@@ -371,7 +371,7 @@ std::unique_ptr<Kernel> make_group_norm(const nlohmann::json& json, Types in, Ty
   require(in[0].rank >= 2, name, "x must be [N, ..., C]");
   require_dtype(name, "x", in[0].dtype, kComputeFloats);
   for (std::size_t i = 1; i < own; ++i) require_dtype(name, "the weight or bias", in[i].dtype, {in[0].dtype});
-  require_dtype(name, "y", out[0].dtype, kComputeFloats);
+  require_dtype(name, "y", out[0].dtype, kEpilogueResults);
   Epilogue epilogue(params, 1, in.subspan(own), out, level);
   params.done();
   return std::make_unique<GroupNorm>(half_for(norm_halves, level), groups, eps, weight ? 1 : 0, bias ? 1 + weight : 0,

@@ -9,9 +9,6 @@
 namespace ingot {
 
 
-/// What a product's epilogue may end in.
-constexpr std::initializer_list<DType> kProductResults = {DType::float32, DType::bfloat16, DType::float16, DType::int8, DType::uint8};
-
 /// The parameter outside: what lies around x, which is int8.
 int read_outside(Params& params, DType x);
 

@@ -78,6 +78,55 @@ def test_unary(name: str, exact: Callable[[Array], Array], limit: float) -> None
     assert ulps(unary(name, x), exact(x.astype(np.float64))) <= limit
 
 
+MISH = [
+    ["input", "float32", 0], ["const", "float32", 20.0], ["min", "float32", 0, 1], ["exp", "float32", 2],
+    ["const", "float32", 2.0], ["add", "float32", 3, 4], ["mul", "float32", 3, 5], ["add", "float32", 6, 4],
+    ["div", "float32", 6, 7], ["mul", "float32", 0, 8],
+]  # fmt: skip
+GELU = [
+    ["input", "float32", 0], ["const", "float32", 0.5], ["mul", "float32", 1, 0],
+    ["const", "float32", 0.7071067811865476], ["mul", "float32", 0, 3], ["erf", "float32", 4],
+    ["const", "float32", 1.0], ["add", "float32", 6, 5], ["mul", "float32", 2, 7],
+]  # fmt: skip
+
+
+def changed(steps: list[list[Any]], at: int, step: list[Any]) -> list[list[Any]]:
+    return [*steps[:at], step, *steps[at + 1 :]]
+
+
+def mish(x: Array) -> Array:
+    n = np.exp(np.minimum(x, 20))
+    return x * (n * (n + 2) / (n * (n + 2) + 2))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_activations_that_are_written_out() -> None:
+    """They are found in either order of their operands."""
+    x = values()
+    x = x[~((x < -80) & np.isfinite(x))]  # behind are denormals
+    turned = changed(changed(MISH, 9, ["mul", "float32", 8, 0]), 6, ["mul", "float32", 5, 3])
+    for steps in (MISH, turned):
+        assert ulps(compute(steps, [9], [x], [("float32", x.shape)])[0], mish(x.astype(np.float64))) <= 4.5
+    apart = compute([*GELU[:8], ["neg", "float32", 2], ["neg", "float32", 8], ["mul", "float32", 9, 7]], [10], [x],
+                    [("float32", x.shape)])[0]  # fmt: skip
+    turned = changed(changed(GELU, 8, ["mul", "float32", 7, 2]), 2, ["mul", "float32", 0, 1])
+    for steps in (GELU, turned):
+        assert np.array_equal(compute(steps, [8], [x], [("float32", x.shape)])[0], apart, equal_nan=True)
+
+
+@pytest.mark.parametrize(("at", "step"), [
+    (1, ["const", "float32", 19.0]), (4, ["const", "float32", 3.0]), (7, ["add", "float32", 3, 4]),
+    (9, ["mul", "float32", 2, 8]), (8, ["div", "float32", 7, 6]), (3, ["sigmoid", "float32", 2]),
+])  # fmt: skip
+def test_what_is_nearly_mish_is_not(at: int, step: list[Any]) -> None:
+    x = values()[:60]
+    steps = changed(MISH, at, step)
+    longer = [*steps, ["neg", "float32", 8], ["neg", "float32", 10], ["mul", "float32", step[2] if at == 9 else 0, 11]]
+    with np.errstate(all="ignore"):
+        found, apart = (compute(s, [len(s) - 1], [x], [("float32", x.shape)])[0] for s in (steps, longer))
+    assert np.array_equal(found, apart, equal_nan=True)
+
+
 @pytest.mark.parametrize(("name", "exact"), [("sin", np.sin), ("cos", np.cos)])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_waves(name: str, exact: Callable[[Array], Array]) -> None:

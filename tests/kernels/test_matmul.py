@@ -11,6 +11,7 @@ import pytest
 
 from ingot import _native
 from tests.kernels.one_call import Array, Operand, View, Weight, run
+from tests.kernels.test_elementwise import GELU, MISH
 
 DTYPES = ["float32", "bfloat16", "float16"]
 NUMPY = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
@@ -228,6 +229,43 @@ def test_every_way_to_end_rows(dtype: str, wide: bool, with_residual: bool, k: i
         found = product(*given, {"steps": steps, "outputs": [last + 2]}, rows)
         assert same_bits(found, product(*given, {"steps": chain, "outputs": [last + 4]}, rows))
         assert same_bits(found, product(*given, {"steps": apart, "outputs": [last + 4]}, rows))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activations_in_chains_and_in_tiles(dtype: str) -> None:
+    """The same bits in registers behind a product as by a step of the expression over its results."""
+    rng = np.random.default_rng(8)
+    x, w = draw(rng, (45, 70), dtype), draw(rng, (75, 70), dtype)
+    sums = product(x, [w])
+    for steps in (MISH, GELU):
+        epilogue = {"steps": steps, "outputs": [len(steps) - 1]}
+        (want,) = run("elementwise", {"expression": epilogue}, [sums], [("float32", sums.shape)], 1)
+        assert same_bits(product(x, [w], "float32", epilogue), want)
+        assert same_bits(product(x, [w], dtype, epilogue), want.astype(NUMPY[dtype]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize(("n", "k"), [(1056, 64), (1056, 96), (1000, 64), (544, 1280)])
+def test_results_beyond_the_caches(dtype: str, n: int, k: int) -> None:
+    """More than 4 MiB of results: the same bits as of a few of its rows. Some lie in whole lines, some do not."""
+    rng = np.random.default_rng(n + k)
+    rows = 4300 if n < 1000 else 2151
+    integers = dtype == "int8"
+    x = rng.integers(-127, 128, (rows, k), np.int8) if integers else draw(rng, (rows, k), dtype)
+    w = rng.integers(-127, 128, (n, k), np.int8) if integers else draw(rng, (n, k), dtype)
+    scale, bias, more = (rng.standard_normal(n).astype(np.float32) for _ in range(3))
+    for out in ("bfloat16", "float32"):
+        residual = draw(rng, (rows, n), out)
+        rowwise = (scale, bias, more) if integers else (bias,)
+        steps: list[list[Any]] = [["input", "float32", 0]]
+        for operand in range(1, len(rowwise) + 2):
+            step = "mul" if integers and operand == 1 else "add"
+            steps += [["input", "float32", operand], [step, "float32", len(steps) - 1, len(steps)]]
+        epilogue = {"steps": steps, "outputs": [len(steps) - 1]}
+        found = product(x, [w], out, epilogue, (*rowwise, residual), threads=2)
+        for part in (slice(0, 40), slice(1070, 1111), slice(rows - 33, rows)):
+            few = product(x[part].copy(), [w], out, epilogue, (*rowwise, residual[part].copy()))
+            assert same_bits(found[part], few)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
+from ingot.ops.fused import expr_json, quantising
 from tests.kernels.support import FLOATS, Array, close, run, same_bits
+from tests.kernels.test_elementwise import MISH, mish
 
 WIDTHS = (1, 7, 16, 31, 64, 100, 129, 2048)
 
@@ -185,6 +187,46 @@ def test_group_norm(data: st.DataObject, dtype: Any, threads: int) -> None:
     settings: Any = {"groups": groups, "vectors": 2, "threads": threads}
     y = group_norm(x, weight, bias, *operands, epilogue=MANY, dtype=np.float32, **settings)
     close(y, np.tanh(biased) * operands[0].astype(np.float64) + operands[1], 200)
+
+
+ACTIVATIONS: dict[str, tuple[Any, Any]] = {
+    "none": ((("input", "float32", 0),), lambda v: v),
+    "silu": ((("input", "float32", 0), ("silu", "float32", 0)), lambda v: v / (1 + np.exp(-v))),
+    "mish": (tuple(map(tuple, MISH)), mish),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("channels", [8, 24, 72, 600])
+def test_group_norm_with_an_activation(name: str, dtype: Any, channels: int) -> None:
+    """In registers, to floats and to bytes, and where the expression goes on."""
+    steps, exact = ACTIVATIONS[name]
+    x, weight, bias = rows(dtype, 2, 5, 7, channels), rows(dtype, channels, seed=1), rows(dtype, channels, seed=2)
+    settings: Any = {"groups": 4, "vectors": 2, "threads": 2}
+    want = exact(exact_group_norm(x, 4) * weight.astype(np.float64) + bias.astype(np.float64))
+    last = len(steps) - 1
+    plain = {"steps": list(map(list, steps)), "outputs": [last]}
+    close(group_norm(x, weight, bias, epilogue=plain, **settings), want, 100)
+    longer = {"steps": [*plain["steps"], ["abs", "float32", last]], "outputs": [last + 1]}
+    close(group_norm(x, weight, bias, epilogue=longer, dtype=np.float32, **settings), np.abs(want), 100)
+    for kind, low, high, zero in (("int8", -128.0, 127.0, -3.0), ("uint8", 5.0, 200.0, 7.0), ("int8", -9.0, 9.0, 0.0)):
+        ended = expr_json(quantising(steps, 20.0, zero, low, high, kind))
+        quantised: Any = {"epilogue": ended, "dtype": np.dtype(kind)}
+        found = group_norm(x, weight, bias, **quantised, **settings)
+        assert np.abs(found - np.clip(20 * want + zero, low, high)).max() <= 0.51
+        alone = group_norm(x[1:2].copy(), weight, bias, **quantised, groups=4, vectors=2)
+        assert np.array_equal(alone, found[1:2])
+
+
+def test_group_norm_of_no_numbers_to_bytes() -> None:
+    """A NaN is the zero point, an infinity of the expression the nearest bound."""
+    x, weight = rows(np.dtype(np.float32), 1, 6, 8), np.full(8, np.inf, np.float32)
+    weight[0] = np.nan
+    for name in ACTIVATIONS:
+        ended = expr_json(quantising(ACTIVATIONS[name][0], 20.0, 4.0, -100.0, 99.0, "int8"))
+        y = group_norm(x, weight, groups=1, vectors=1, epilogue=ended, dtype=np.dtype(np.int8))
+        assert np.all(y[..., 0] == 4) and set(np.unique(y[..., 1:])) <= {-100, 4, 99} and 99 in y
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot import dtypes
 from ingot.backends.cost import size
-from ingot.backends.cpu.types import FLOATS, STORED
+from ingot.backends.cpu.types import FINISHED, FLOATS, STORED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, present
 from ingot.ir import Node
 from ingot.ir.spec import axis_of
@@ -90,7 +90,7 @@ KERNELS = (
             Operand("bias?", ("x",)),
             Operand("*extras", STORED, Reads.ROWS),
         ),
-        results=(Operand("y", FLOATS, Reads.ROWS),),
+        results=(Operand("y", FINISHED, Reads.ROWS),),
         runs={"group_norm": _group_norm},
         flops=lambda c: 7 * size(c.x),
     ),

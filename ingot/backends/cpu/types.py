@@ -6,7 +6,7 @@ from ingot import dtypes
 
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)  # computed in float32
 SUMMED = (*FLOATS, dtypes.int8)  # what weights in panels are multiplied with
-FINISHED = (*FLOATS, dtypes.int8, dtypes.uint8)  # what the epilogue of sums may end in
+FINISHED = (*FLOATS, dtypes.int8, dtypes.uint8)  # what an epilogue may end in
 FLOAT32 = (dtypes.float32,)
 NUMBERS = (*FLOATS, *dtypes.INTEGERS, dtypes.bool_)
 STORED = (*NUMBERS, dtypes.float64)

@@ -32,6 +32,7 @@ typedef void (*ScaledRows)(const Chain& chain, const TileOperand* in, const Tile
 struct Chain {
   static constexpr int kMost = 16;
   int count;  // of the links before the ending
+  bool streams;  // rows, which are whole lines, are written past the caches
   bool scaled;  // the first two are a product with one float32 row and a sum with another
   // What runs all rows of two vectors where little follows these: another such sum, a residual, a lower limit. Or null.
   ScaledRows rows;
@@ -93,6 +94,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   ChainOperand held[kRegisters];
   int value = -1;
   chain.count = 0;
+  chain.streams = false;
   chain.ending.present = false;
   if (code.output_count != 1 || code.output_classes[0] != Class::float32 || code.register_count > kRegisters) return false;
   if (!(is_chain_float(out.dtype) || is_chain_byte(out.dtype)) || out.spacing() != Spacing::dense) return false;
@@ -112,7 +114,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
         if (in[s.a].spacing() == Spacing::strided) return false;
         held[s.to] = {s.a, is_chain_byte(in[s.a].dtype), 0, 1};
         continue;
-      case Step::silu: case Step::sigmoid: case Step::tanh: case Step::round: case Step::round_bfloat16: case Step::round_float16:
+      case Step::silu: case Step::mish: case Step::gelu: case Step::sigmoid: case Step::tanh: case Step::round: case Step::round_bfloat16: case Step::round_float16:
         if (s.a != value) return false;
         break;
       case Step::sub: case Step::mul:
@@ -180,9 +182,10 @@ INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int6
   else each((const std::uint8_t*)from.data + at);
 }
 
-/// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal.
+/// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal. streams: p and the stride are whole lines.
 template <int R, int C>
-INGOT_INLINE bool store_rounded([[maybe_unused]] bfloat16* p, [[maybe_unused]] std::int64_t stride, [[maybe_unused]] const Vec (&v)[R][C]) {
+INGOT_INLINE bool store_rounded([[maybe_unused]] bfloat16* p, [[maybe_unused]] std::int64_t stride, [[maybe_unused]] const Vec (&v)[R][C],
+                                [[maybe_unused]] bool streams = false) {
 #if defined(__AVX512BF16__)
   if constexpr (C == 2) {
     constexpr int kDenormal = 0x20;
@@ -192,7 +195,8 @@ INGOT_INLINE bool store_rounded([[maybe_unused]] bfloat16* p, [[maybe_unused]] s
     if (denormal != 0) return false;
     _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r, p += stride) {
       const __m512bh row = _mm512_cvtne2ps_pbh(v[r][1].v, v[r][0].v);
-      __builtin_memcpy(p, &row, sizeof row);
+      if (streams) _mm512_stream_si512((__m512i*)p, (__m512i)row);
+      else __builtin_memcpy(p, &row, sizeof row);
     }
     return true;
   }
@@ -241,7 +245,11 @@ __attribute__((noinline)) void slow_step(Step step, Vec (&v)[R][C]) {
   if (step == Step::round_float16) return round_rows<float16>(v);
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c)
-      v[r][c] = step == Step::silu ? silu(v[r][c]) : step == Step::sigmoid ? sigmoid(v[r][c]) : tanh(v[r][c]);
+      v[r][c] = step == Step::silu   ? silu(v[r][c])
+                : step == Step::mish ? mish(v[r][c])
+                : step == Step::gelu ? gelu(v[r][c])
+                : step == Step::tanh ? tanh(v[r][c])
+                                     : sigmoid(v[r][c]);
 }
 
 /// R rows by C vectors; C is 1 when there are fewer than 16 lanes.
@@ -312,23 +320,26 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
   store_rows(out, row, column, lanes, v);
 }
 
-/// Whole numbers in the range of a byte, from floats that are in that of the ending: two rows of two vectors.
-template <class T>
+/// Whole numbers in the range of a byte, from floats that are in that of the ending: two rows of two vectors. Rectified: its lower limit is 0.
+template <class T, bool Rectified>
 INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, const Vec (&v)[2][2]) {
   const Vec factor = broadcast(ending.factor), low = broadcast(ending.low), high = broadcast(ending.high);
 #if defined(__AVX512BW__)
-  const __m512i zero_point = _mm512_set1_epi32((int)ending.zero);
-  __m512i q[2][2];
+  const __m512i zero_point = _mm512_set1_epi16((short)ending.zero);
+  __m512i words[2];
   _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+    __m512i q[2];
     _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
       const __m512 scaled = (v[r][c] * factor).v;
-      const __m512 least = _mm512_maskz_max_ps(_mm512_cmp_ps_mask(scaled, scaled, _CMP_ORD_Q), scaled, low.v);
-      const __m512i whole = _mm512_cvt_roundps_epi32(_mm512_min_ps(least, high.v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-      q[r][c] = _mm512_add_epi32(whole, zero_point);
+      // Rectified: what is below every int32, and a NaN, which passes as second operand, become the least one.
+      const __m512 least = Rectified ? scaled : _mm512_maskz_max_ps(_mm512_cmp_ps_mask(scaled, scaled, _CMP_ORD_Q), scaled, low.v);
+      q[c] = _mm512_cvt_roundps_epi32(_mm512_min_ps(high.v, least), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     }
+    words[r] = _mm512_packs_epi32(q[0], q[1]);
+    if constexpr (Rectified) words[r] = _mm512_max_epi16(words[r], _mm512_setzero_si512());
+    words[r] = _mm512_add_epi16(words[r], zero_point);
   }
-  const __m512i first = _mm512_packs_epi32(q[0][0], q[0][1]), second = _mm512_packs_epi32(q[1][0], q[1][1]);
-  const __m512i mixed = __is_same(T, std::int8_t) ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
+  const __m512i mixed = __is_same(T, std::int8_t) ? _mm512_packs_epi16(words[0], words[1]) : _mm512_packus_epi16(words[0], words[1]);
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __m512i bytes = _mm512_permutexvar_epi32(order, mixed);
   _mm256_storeu_si256((__m256i*)p, _mm512_castsi512_si256(bytes));
@@ -349,8 +360,8 @@ template <class T>
 constexpr bool is_byte = __is_same(T, std::int8_t) || __is_same(T, std::uint8_t);
 
 /// Two vectors of all rows: sum * scale + bias, then another bias, a residual and a lower limit, if there are such; the result may be
-/// quantised. Whole: sums are int32.
-template <class Residual, class Out, bool Whole>
+/// quantised. Whole: sums are int32. Rectified: the ending's lower limit is 0.
+template <class Residual, class Out, bool Whole, bool Rectified>
 __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows,
                                            std::int64_t column) {
   const float* const sums = (const float*)in[0].data + column;
@@ -362,6 +373,7 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   const float* const shifts = twice ? (const float*)in[chain.links[2].operand].data + column : biases;
   const Vec shift[2] = {load(shifts), load(shifts + kLanes)};
   const Vec residual_zero = broadcast(added.zero), residual_scale = broadcast(added.scale);
+  const bool symmetric = added.zero == 0;
   const Link& last = chain.links[chain.count - 1];
   const Vec low = last.step == Step::max ? load(last.constant) : broadcast(-__builtin_inff());
   Out* const to = (Out*)out.data + column;
@@ -388,19 +400,27 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
           Vec w = load(from + at[r] * o.row_stride + c * kLanes);
-          if constexpr (is_byte<Residual>) w = (w - residual_zero) * residual_scale;
+          if constexpr (is_byte<Residual>) w = (symmetric ? w : w - residual_zero) * residual_scale;
           v[r][c] = v[r][c] + w;
         }
       }
     }
     if constexpr (is_byte<Out>) {
-      store_ended(to + row * out.row_stride, one ? 0 : out.row_stride, chain.ending, v);
+      store_ended<Out, Rectified>(to + row * out.row_stride, one ? 0 : out.row_stride, chain.ending, v);
     } else {
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = max_nan(v[r][c], low);
       }
       if constexpr (__is_same(Out, bfloat16))
-        if (store_rounded(to + row * out.row_stride, one ? 0 : out.row_stride, v)) continue;
+        if (store_rounded(to + row * out.row_stride, one ? 0 : out.row_stride, v, chain.streams)) continue;
+#if defined(__AVX512F__)
+      if constexpr (__is_same(Out, float)) if (chain.streams) {
+        _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+          _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) _mm512_stream_ps(to + at[r] * out.row_stride + c * kLanes, v[r][c].v);
+        }
+        continue;
+      }
+#endif
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(to + at[r] * out.row_stride + c * kLanes, v[r][c]);
       }
@@ -408,14 +428,19 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   }
 }
 
+template <class Residual, class Out, bool Whole>
+INGOT_INLINE ScaledRows scaled_bytes_to(const Ending& ending) {
+  return ending.low == 0 ? scaled_rows<Residual, Out, Whole, true> : scaled_rows<Residual, Out, Whole, false>;
+}
+
 template <class Residual, bool Whole>
 INGOT_INLINE ScaledRows scaled_rows_to(const Chain& chain, const TileOperand& out) {
-  if (out.dtype == DType::float32) return scaled_rows<Residual, float, Whole>;
-  if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16, Whole>;
+  if (out.dtype == DType::float32) return scaled_rows<Residual, float, Whole, false>;
+  if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16, Whole, false>;
   if (!chain.ending.present) return nullptr;
   const float least = chain.ending.low + chain.ending.zero, most = chain.ending.high + chain.ending.zero;
-  if (out.dtype == DType::int8) return least >= -128 && most <= 127 ? scaled_rows<Residual, std::int8_t, Whole> : nullptr;
-  return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_rows<Residual, std::uint8_t, Whole> : nullptr;
+  if (out.dtype == DType::int8) return least >= -128 && most <= 127 ? scaled_bytes_to<Residual, std::int8_t, Whole>(chain.ending) : nullptr;
+  return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_bytes_to<Residual, std::uint8_t, Whole>(chain.ending) : nullptr;
 }
 
 /// What runs such a chain, whose first links scale it; null where others follow than a second bias, a residual and a lower limit.

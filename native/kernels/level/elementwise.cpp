@@ -461,6 +461,8 @@ void run_step(const Tile& tile, const Instruction& s) {
     case Step::recip: return map1(tile, s, [=](Vec a) { return one / a; });
     case Step::silu: return map1(tile, s, [](Vec a) { return silu(a); });
     case Step::silu_mul: return map2(tile, s, [](Vec a, Vec b) { return silu(a) * b; });
+    case Step::mish: return map1(tile, s, [](Vec a) { return mish(a); });
+    case Step::gelu: return map1(tile, s, [](Vec a) { return gelu(a); });
     case Step::round_bfloat16: return map1(tile, s, [](Vec a) { return through<bfloat16>(a); });
     case Step::replace_nan: return map2(tile, s, [](Vec a, Vec b) { return select(is_nan(a), b, a); });
     case Step::round_float16: return map1(tile, s, [](Vec a) { return through<float16>(a); });

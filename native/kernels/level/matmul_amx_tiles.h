@@ -44,27 +44,47 @@ class BlockEnd {
     end_.job = &job;
     chained_ = chain_of(job.epilogue.code, in, job.epilogue.out, end_.chain);
     direct_ = chained_ && sizeof(T) > 1 && is_direct<T>(job, end_);
+    end_.chain.streams = streams();
     if constexpr (sizeof(T) == 1)
       if (chained_ && end_.chain.rows != nullptr && job.places == nullptr) whole_ = scaled_rows_of<true>(end_.chain, in, job.epilogue.out);
   }
 
-  /// Remembers the block whose sums will be in `sums`, [32][kPanel]; what its end reads is fetched.
+  /// Bytes that the ends of a row read and write.
+  std::int64_t row_bytes() const {
+    std::int64_t bytes = bytes_of(job_.epilogue.out.dtype);
+    each_row_operand([&](const TileOperand& extra) { bytes += bytes_of(extra.dtype); });
+    return columns() * bytes;
+  }
+
+  /// Fetches to L2 what products and ends of these rows will read, and the lines that they will write: in the order in which these lie,
+  /// which processors go on with by themselves.
+  void fetch(std::int64_t row, std::int64_t behind) const {
+    for (; row < behind; ++row) {
+      if (job_.patches == nullptr) fetch_bytes(job_.x + row * job_.x_stride, job_.k * (int)sizeof(T));
+      if (!end_.chain.streams) fetch_row(job_.epilogue.out, row);
+      each_row_operand([&](const TileOperand& extra) { fetch_row(extra, row); });
+    }
+  }
+
+  /// Remembers the block whose sums will be in `sums`, [32][kPanel].
   void begin(const RowTile* tiles, int count, std::int64_t unit, float* sums) {
     column_ = unit * kPanel;
     sums_ = sums;
     runs_ = 0;
     for (int t = 0; t < count; ++t) add_runs(tiles[t], t * 16);
-    end_.column = column_;
-    end_.width = smaller(kPanel, job_.columns - column_);
-    for (int i = 0; i < runs_; ++i) {
-      end_.first_row = run_[i].row;
-      end_.fetch(0, run_[i].count);
-    }
+  }
+
+  /// Makes all results visible to others.
+  void finish() {
+    run();
+    if (end_.chain.streams) _mm_sfence();
   }
 
   /// Ends the block that began last, if there is one.
   void run() {
     if (runs_ == 0) return;
+    end_.column = column_;
+    end_.width = smaller(kPanel, job_.columns - column_);
     for (int i = 0; i < runs_; ++i) end_rows(sums_ + run_[i].first * kPanel, run_[i].row, run_[i].count);
     runs_ = 0;
   }
@@ -74,6 +94,34 @@ class BlockEnd {
     int first, count;  // rows of the sums
     std::int64_t row;  // of the job
   };
+
+  /// Whether results are too many to be found in a cache by who reads them next. Lines that are written past it need not be read before.
+  bool streams() const {
+    constexpr std::int64_t kLeast = 4 << 20;
+    const TileOperand& out = job_.epilogue.out;
+    const std::int64_t row = out.row_stride * bytes_of(out.dtype);
+    const bool lines = (std::uintptr_t)out.data % 64 == 0 && row % 64 == 0 && kPanel * bytes_of(out.dtype) % 64 == 0;
+    return lines && job_.rows * row >= kLeast && job_.places == nullptr;
+  }
+
+  std::int64_t columns() const { return smaller(job_.units * kPanel, job_.columns); }
+
+  template <class F>
+  void each_row_operand(const F& f) const {
+    for (int i = 0; i < job_.epilogue.extra_count; ++i) {
+      const TileOperand& extra = job_.epilogue.extras[i];
+      if (extra.row_stride != 0 && extra.spacing() == Spacing::dense) f(extra);
+    }
+  }
+
+  static void fetch_bytes(const std::byte* from, std::int64_t bytes) {
+    constexpr int kToL2 = 2;
+    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, kToL2);
+  }
+  void fetch_row(const TileOperand& o, std::int64_t row) const {
+    const int width = bytes_of(o.dtype);
+    fetch_bytes(o.data + row * o.row_stride * width, columns() * width);
+  }
 
   void add_runs(const RowTile& tile, int from) {
     std::int64_t row = tile.row, column = tile.column;
@@ -146,7 +194,7 @@ class BlockEnd {
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
         INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = max_nan(v[r][c], low);
       }
-      if (!store_rounded(to, end_.out.row_stride, v)) {
+      if (!store_rounded(to, end_.out.row_stride, v, end_.chain.streams)) {
         for (int r = 0; r < R; ++r)
           for (int c = 0; c < 2; ++c) store(to + r * end_.out.row_stride + c * kLanes, v[r][c]);
       }
@@ -238,14 +286,19 @@ constexpr int kPartSteps = 9;       // most of a part of a longer one, or where 
 constexpr std::int64_t kManyPairs = 8;
 constexpr std::int64_t kNearWeights = 1 << 20;  // bytes that stay in L2
 constexpr std::int64_t kNearRows = 1 << 20;     // likewise, of rows
+constexpr std::int64_t kFarRows = 192 << 10;    // bytes of a group of rows that come from beyond L2 while the one before is multiplied
 constexpr std::int64_t kOnceAhead = 8 << 10;    // bytes that weights are fetched before they are read once
 
-/// Pairs of tiles that meet all units before the next ones do. Where a panel stays in L1: as many as stay in L2, with their results. Else sums
+/// Pairs of tiles that meet all units before the next ones do. Where a panel stays in L1: as many as stay in L2, with what their ends read and
+/// write (`bytes` of each row with its own; far: they come from beyond L2), or alone where all weights come from beyond L2 for them. Else sums
 /// are kept between parts of a panel: in L1, unless weights beyond L2 then came for too few rows.
-INGOT_INLINE std::int64_t pairs_at_once(const MatmulJob& job, const TileRows& rows, std::int64_t pairs, int steps, int parts) {
-  if (parts > 1) return smaller(pairs, steps * kStepBytes * job.units <= kNearWeights ? kMostPairs / 4 : kMostPairs);
-  const std::int64_t bytes = 32 * (rows.bytes + smaller(job.units * kPanel, job.columns) * bytes_of(job.epilogue.out.dtype));
-  return smaller(pairs, larger(kNearRows / 2 / bytes, 4));
+INGOT_INLINE std::int64_t pairs_at_once(const MatmulJob& job, const TileRows& rows, std::int64_t bytes, bool far, std::int64_t pairs, int steps,
+                                        int parts) {
+  constexpr std::int64_t kWeightsOfAPair = 64 << 10;  // from L2: more of them for each one take longer than their products
+  const std::int64_t weights = steps * kStepBytes * job.units, least = larger(weights / kWeightsOfAPair, 4);
+  if (parts > 1) return smaller(pairs, weights <= kNearWeights ? kMostPairs / 4 : kMostPairs);
+  if (weights > kNearWeights) return smaller(pairs, larger(kNearRows / (32 * rows.bytes), least));
+  return smaller(pairs, larger((far ? kFarRows : kNearRows / 2) / (32 * bytes), least));
 }
 
 /// All tiles of rows times the job's units. `tile(i)` is one of `count`. `prepare(pair)` comes before the products of a pair when that meets
@@ -263,10 +316,15 @@ INGOT_INLINE void multiply_tiles(const MatmulJob& job, const TileRows& rows, std
   const bool once = pairs == 1;  // weights are read once, in their order
   const bool whole = once || at_once == 1 || panel.all <= (pairs < kManyPairs ? kPartSteps : kNearSteps);
   const int parts = whole ? 1 : (panel.all + kPartSteps - 1) / kPartSteps;
-  const std::int64_t together = at_once > 0 ? at_once : pairs_at_once(job, rows, pairs, panel.all, parts);
+  const std::int64_t row_bytes = rows.bytes + end.row_bytes();
+  const bool far = row_bytes * job.rows > kNearRows && job.places == nullptr;
+  const std::int64_t together = at_once > 0 ? at_once : pairs_at_once(job, rows, row_bytes, far, pairs, panel.all, parts);
+  const RowTile last_tile = tile(count - 1);
   int turn = 0;
   for (std::int64_t first = 0; first < pairs; first += together) {
-    const std::int64_t behind = smaller(first + together, pairs);
+    const std::int64_t behind = smaller(first + together, pairs), follow = smaller(behind + together, pairs);
+    const auto row_of = [&](std::int64_t pair) { return smaller(pair < pairs ? tile(2 * pair).row : last_tile.row + last_tile.rows, job.rows); };
+    const std::int64_t next_row = row_of(behind), next_rows = far ? row_of(follow) - next_row : 0, blocks = job.units * (behind - first);
     if (at_once == 1) prepare(first);
     const int advance = (int)round_up((kStepBytes + behind - first - 1) / (behind - first), 64);
     for (std::int64_t unit = 0; unit < job.units; ++unit) {
@@ -290,7 +348,11 @@ INGOT_INLINE void multiply_tiles(const MatmulJob& job, const TileRows& rows, std
           written(padded);
           if (two) multiply_block<T, 2>(of, rows.stride, panel, steps, part == 0 ? nullptr : own, fetch);
           else multiply_block<T, 1>(of, rows.stride, panel, steps, part == 0 ? nullptr : own, fetch);
-          if (ends) end.run();  // that of the block before, while the tiles multiply
+          if (ends) {
+            end.run();  // that of the block before, while the tiles multiply
+            const std::int64_t block = unit * (behind - first) + pair - first;
+            end.fetch(next_row + next_rows * block / blocks, next_row + next_rows * (block + 1) / blocks);
+          }
           float* const to = ends ? sums[turn] : own;
           if (two) store_block<2>(to);
           else store_block<1>(to);
@@ -302,7 +364,7 @@ INGOT_INLINE void multiply_tiles(const MatmulJob& job, const TileRows& rows, std
       }
     }
   }
-  end.run();
+  end.finish();
 }
 
 /// Steps of rows whose k is dense.

@@ -223,46 +223,93 @@ void group_statistics(const GroupRows& rows, float* statistics, float* scratch) 
   with_floats(rows.dtype, rows.x, [&](const auto* x) { group_statistics_as(rows, x, statistics, scratch); });
 }
 
+/// What most expressions behind a norm are, in registers: limits, or an activation; and what quantises to a byte.
+template <Step Activation>
+struct Finish {
+  Clamp clamp;
+  Ending ending;
+
+  template <class Y>
+  __attribute__((always_inline)) Vec operator()(Vec v, const Y*) const {
+    if constexpr (Activation == Step::mish) v = mish(v);
+    if constexpr (Activation == Step::silu) v = silu(v);
+    if constexpr (is_byte<Y>) {
+      const Vec scaled = v * broadcast(ending.factor);
+      const Vec held = min(broadcast(ending.high), max(broadcast(ending.low), select(is_nan(scaled), zero(), scaled)));
+      return round_even(held) + broadcast(ending.zero);
+    }
+    return Activation == Step::load ? limited(clamp, v) : v;
+  }
+};
+
 /// Rows x columns to y, `stride` values from row to row.
-template <class T, class Y>
+template <class T, class F, class Y>
 void group_normalise_tile(const T* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, const float* center,
-                          const float* scale, const float* shift, const Clamp& clamp, Y* y, std::int64_t stride) {
+                          const float* scale, const float* shift, const F& finish, Y* y, std::int64_t stride) {
   for (std::int64_t c = 0; c < columns; c += kLanes) {
     const Vec middle = load_tail(center, c, columns), factor = load_tail(scale, c, columns), term = load_tail(shift, c, columns);
     for (std::int64_t r = 0; r < rows; ++r)
-      store_tail(y + r * stride, c, columns, limited(clamp, fma(load_tail(x + r * x_stride, c, columns) - middle, factor, term)));
+      store_tail(y + r * stride, c, columns, finish(fma(load_tail(x + r * x_stride, c, columns) - middle, factor, term), y));
   }
 }
 
-/// All rows at once to y: the expression is at most a clamp.
-template <class T, class Y>
+/// All rows at once to y.
+template <class T, class F, class Y>
 void group_normalise_to(const GroupRows& rows, const T* x, const float* center, const float* scale, const float* shift,
-                        const Clamp& clamp, Y* y, std::int64_t stride) {
+                        const F& finish, Y* y, std::int64_t stride) {
   const std::int64_t step = rows.channels <= 64 ? 64 : 8;  // as many as L1 keeps until the next channels' turn
   for (std::int64_t r = 0; r < rows.rows; r += step)
     group_normalise_tile(x + r * rows.stride, rows.stride, rows.rows - r < step ? rows.rows - r : step, rows.channels, center, scale,
-                         shift, clamp, y + r * stride, stride);
+                         shift, finish, y + r * stride, stride);
+}
+
+/// Whether an expression of that activation and no more is done in registers: then it is done.
+template <Step Activation, class T>
+bool group_normalise_activated(const GroupRows& rows, const T* x, const float* center, const float* scale, const float* shift,
+                               const Chain& chain, const TileOperand& out) {
+  Finish<Activation> finish;
+  no_clamp(finish.clamp, 0);
+  finish.ending = chain.ending;
+  const auto to = [&](auto* y) { group_normalise_to(rows, x, center, scale, shift, finish, y, out.row_stride); };
+  if (chain.ending.present) {
+    const float least = chain.ending.low + chain.ending.zero, most = chain.ending.high + chain.ending.zero;
+    if (least < (out.dtype == DType::int8 ? -128.0f : 0.0f) || most > (out.dtype == DType::int8 ? 127.0f : 255.0f)) return false;
+    return out.dtype == DType::int8 ? to((std::int8_t*)out.data) : to((std::uint8_t*)out.data), true;
+  }
+  if (out.dtype == DType::float32) return to((float*)out.data), true;
+  if (out.dtype == rows.dtype) return to((T*)out.data), true;
+  return false;
 }
 
 template <class T>
 void group_normalise_as(const GroupRows& rows, const T* x, const float* center, const float* scale, const float* shift,
                         const EpilogueJob& epilogue, float* scratch) {
   EpilogueTile tile;
-  Clamp clamp;
+  Finish<Step::load> finish;  // of none
   const TileOperand& out = epilogue.out;
   begin_epilogue(epilogue, tile);
-  if (clamp_of(epilogue, tile, 0, clamp)) {
+  const Chain& chain = tile.chain;
+  if (tile.chained && chain.count == 1 && chain.links[0].step == Step::mish &&
+      group_normalise_activated<Step::mish>(rows, x, center, scale, shift, chain, out))
+    return;
+  if (tile.chained && chain.count == 1 && chain.links[0].step == Step::silu &&
+      group_normalise_activated<Step::silu>(rows, x, center, scale, shift, chain, out))
+    return;
+  if (tile.chained && chain.count == 0 && chain.ending.present &&
+      group_normalise_activated<Step::load>(rows, x, center, scale, shift, chain, out))
+    return;
+  if (clamp_of(epilogue, tile, 0, finish.clamp)) {
     if (out.dtype == DType::float32)
-      return group_normalise_to(rows, x, center, scale, shift, clamp, (float*)out.data, out.row_stride);
-    if (out.dtype == rows.dtype) return group_normalise_to(rows, x, center, scale, shift, clamp, (T*)out.data, out.row_stride);
-    no_clamp(clamp, 0);
+      return group_normalise_to(rows, x, center, scale, shift, finish, (float*)out.data, out.row_stride);
+    if (out.dtype == rows.dtype) return group_normalise_to(rows, x, center, scale, shift, finish, (T*)out.data, out.row_stride);
   }
+  no_clamp(finish.clamp, 0);
   const std::int64_t columns = rows.channels < kTile ? rows.channels : kTile, step = tile_rows(columns);
   for (std::int64_t r = 0; r < rows.rows; r += step) {
     const std::int64_t taken = rows.rows - r < step ? rows.rows - r : step;
     for (std::int64_t c = 0; c < rows.channels; c += columns) {
       const std::int64_t width = rows.channels - c < columns ? rows.channels - c : columns;
-      group_normalise_tile(x + r * rows.stride + c, rows.stride, taken, width, center + c, scale + c, shift + c, clamp, scratch, width);
+      group_normalise_tile(x + r * rows.stride + c, rows.stride, taken, width, center + c, scale + c, shift + c, finish, scratch, width);
       run_epilogue(epilogue, tile, scratch, width, r, taken, c, width);
     }
   }

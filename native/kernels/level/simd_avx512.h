@@ -79,6 +79,12 @@ INGOT_INLINE void store_partial(std::int8_t* p, Vec v, int n) {
 INGOT_INLINE void store_partial(std::uint8_t* p, Vec v, int n) { store_partial((std::int8_t*)p, v, n); }
 
 INGOT_INLINE Vec sqrt(Vec x) { return {_mm512_sqrt_ps(x.v)}; }
+// x / y within 2 ulp, for a y whose inverse is no denormal: an estimate and Newton's step take less time than a division.
+INGOT_INLINE Vec quotient(Vec x, Vec y) {
+  const __m512 near = _mm512_rcp14_ps(y.v), rest = _mm512_fnmadd_ps(near, y.v, _mm512_set1_ps(1.0f));
+  const Vec product{_mm512_mul_ps(x.v, near)};
+  return fma(product, {rest}, product);
+}
 INGOT_INLINE Vec round_even(Vec x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 INGOT_INLINE Vec floor(Vec x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
 INGOT_INLINE Vec ceil(Vec x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)}; }

@@ -20,7 +20,7 @@ enum class Step : std::uint8_t {
   load,
   // float32
   add, sub, mul, div, pow, max, min, neg, abs, exp, log, sqrt, rsqrt, sin, cos, tanh, sigmoid, erf, floor, ceil, round, recip,
-  silu, silu_mul, floordiv, mod, fmod, round_bfloat16, round_float16, replace_nan, to_float, select_float,
+  silu, silu_mul, mish, gelu, floordiv, mod, fmod, round_bfloat16, round_float16, replace_nan, to_float, select_float,
   // float64
   double_add, double_sub, double_mul, double_div, double_pow, double_max, double_min, double_neg, double_abs, double_exp,
   double_log, double_sqrt, double_rsqrt, double_sin, double_cos, double_tanh, double_sigmoid, double_erf, double_floor,
