@@ -79,14 +79,19 @@ def resolve(name: str) -> str:
 
 
 def available(name: str) -> int | None:
-    """The bytes that are free there."""
+    """The bytes that are free there. Raises UserError for an architecture."""
+    _require_gpu(name)
     return free(f"cuda:{name}")
+
+
+def _require_gpu(name: str) -> None:
+    if not name.isdecimal():
+        raise UserError(f"cuda:{name} is what engines are built for: run them on cuda or cuda:N")
 
 
 def open_session(opening: Opening) -> TorchExecutor:
     """A session on a GPU. Raises UserError for an engine that cannot run there, FileError, MemoryLimitError."""
-    if not opening.device.isdecimal():
-        raise UserError(f"cuda:{opening.device} is what engines are built for: run them on cuda or cuda:N")
+    _require_gpu(opening.device)
     torch = package()
     device = torch.device("cuda", int(opening.device))
     major, minor = torch.cuda.get_device_capability(device)

@@ -175,6 +175,7 @@ def checks(place: Path) -> dict[str, Any]:
     fresh(place / "file" / "cache")
     found["no cache"] = said_of(lambda: prepare(90))
     found["session"] = said_of(lambda: engine.session(device="cuda:sm_90"))
+    found["cache"] = said_of(lambda: ingot.LLM(model(place / "model"), device="cuda:sm_90"))
     found["architecture"] = said_of(lambda: engine.on("cuda:sm_70"))
     found["no kernels' folder"] = said_of(lambda: kernels.beside(engine.on("cuda:sm_90"), place / "file" / "x.ingot"))
 

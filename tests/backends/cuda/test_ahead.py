@@ -74,7 +74,7 @@ def test_folders_of_no_use_are_errors(found: dict[str, Any]) -> None:
 
 
 def test_an_architecture_is_no_device_to_run_on(found: dict[str, Any]) -> None:
-    assert "run them on cuda or cuda:N" in found["session"]
+    assert "run them on cuda or cuda:N" in found["session"] and found["cache"] == found["session"]
     assert "sm_80, sm_86, sm_89, sm_90" in found["architecture"]
     assert device_of("cuda:sm_90").is_architecture and not device_of("cpu").is_architecture
 
