@@ -422,7 +422,10 @@ def _build_imported(
     engine.summary = replace(engine.summary, remarks=remarks, notes=tuple(imported.notes))
     if tried:
         with request.phases.phase("compare"):
-            as_imported = config["precision"] == "float32" and request.weights == AS_IS and request.calibrate is None
+            as_imported = (
+                config["precision"] == "float32" and request.weights == AS_IS and request.calibrate is None
+                and not any(v.dtype in NARROW for v in imported.network.inputs)  # fed as float32 here
+            )  # fmt: skip
             other = engine if as_imported else _wide_engine(imported, "converted" in config)
             run, at_fault = other.session().run, partial(_blame, imported)
             found = compare(imported, name, opened, run, tried[0], at_fault, request.seed)

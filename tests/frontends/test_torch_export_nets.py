@@ -16,14 +16,14 @@ from benchmarks import torch_nets
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch")
 
 
-def small_bert() -> torch.nn.Module:
+def small_bert() -> torch.torch.nn.Module:
     config = transformers.BertConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=500
     )
     return torch_nets.Field(transformers.BertModel(config), "last_hidden_state")
 
 
-def small_resnet() -> torch.nn.Module:
+def small_resnet() -> torch.torch.nn.Module:
     config = transformers.ResNetConfig(
         embedding_size=16, hidden_sizes=[16, 32, 64, 64], depths=[1, 2, 1, 1], num_labels=10
     )
@@ -70,6 +70,29 @@ def test_small_in_bfloat16(name: str) -> None:
         wanted = net(x).numpy()
     found = engine.run({"x": x})["output_0"]
     assert np.abs(found - wanted).max() <= 0.05 * np.abs(wanted).max()
+
+
+class Squares(torch.nn.Module):
+    """The sums of squares, of a scaled x."""
+
+    def __init__(self, scale: torch.Tensor | None) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x if self.scale is None else x * self.scale) ** 2).sum(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_narrow_inputs_of_a_net_in_float32(scaled: bool, dtype: torch.dtype) -> None:
+    """Compared in float32, as torch's module is not: with the tolerance of what computes in half precision."""
+    x = torch.randn(3, 40).to(dtype)
+    net = Squares(torch.ones(40, dtype=dtype) if scaled else None).eval()
+    engine = ingot.build(net, (x,), dynamic={"x": {0: "n"}}, precision="float32")
+    assert engine.report.source.startswith("the network in float32 against torch"), engine.report.source
+    found = np.asarray(engine.run({"x": x})["output_0"]).astype(np.float32)
+    np.testing.assert_allclose(found, net(x).float().numpy(), rtol=0.02)
 
 
 def test_an_output_of_transformers_keeps_its_names() -> None:

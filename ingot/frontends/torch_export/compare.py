@@ -263,6 +263,7 @@ def module_outputs(torch: Any, module: Any, exported: Exported, imported: Import
     with quiet(torch, module):
         leaves = torch.utils._pytree.tree_leaves(module(*own[0], **own[1]))  # which may change its inputs in place
     tensors = [_array(x) if isinstance(x, torch.Tensor) else None if x is None else np.asarray(x) for x in leaves]
-    narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in (*module.parameters(), *module.buffers()))
+    read = (*module.parameters(), *module.buffers(), *tensor_leaves(exported.arguments))
+    narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in read)
     named = _named(imported, [None if t is None else wide(t) for t in tensors])
     return Outputs(named, NARROW_TOLERANCE if narrow else TOLERANCE)
