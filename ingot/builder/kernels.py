@@ -11,7 +11,7 @@ from ingot import _lazy
 from ingot.backends.device import Device
 from ingot.engine.inputs import sizes_of
 from ingot.engine.session import Engine
-from ingot.errors import UserError
+from ingot.errors import FileError, UserError
 from ingot.progress import Asked, told
 
 
@@ -35,12 +35,16 @@ def beside(
         )
 
 
-def check(device: Device) -> None:
-    """Raises UserError where nothing can be compiled for a device: before an engine is built for it."""
+def check(device: Device, path: str | os.PathLike[str]) -> None:
+    """Before an engine is built. Raises UserError where nothing can be compiled for a device, FileError where a file
+    has the place of the folder beside PATH."""
     if device.runtime.name != "cuda":
         raise UserError(f"device {device}: engines are built for the CPU, and kernels for cuda:sm_90 and others")
     _lazy.optional("triton", f"device {device}", "ingot[cuda]")
     _lazy.optional("torch", f"device {device}", "ingot[cuda]")
+    folder = _lazy.load("ingot.backends.cuda.ahead:folder_of")(path)
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder}, where the kernels of {path} go, is a file: move it away, or build to another name")
 
 
 def _sizes(engine: Engine, given: Sequence[str], usual: int) -> Mapping[str, int]:

@@ -139,7 +139,7 @@ def _device(args: argparse.Namespace) -> Any:
             raise UserError("--size says at which sizes kernels are compiled: give --device cuda:sm_90 with it")
         return None
     device = _lazy.load("ingot.backends.device:device_of")(args.device)
-    _lazy.load("ingot.builder.kernels:check")(device)
+    _lazy.load("ingot.builder.kernels:check")(device, args.output or default_name(args.source))
     return device
 
 

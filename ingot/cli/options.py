@@ -8,6 +8,8 @@ import os
 import re
 from typing import Any
 
+from ingot import _lazy
+from ingot.errors import UserError
 from ingot.words import ACTIVATIONS, KV, PRECISIONS, WEIGHTS, precision_word
 
 SOURCE = "an .ingot engine; or a Hugging Face directory, a .gguf, .pt2 or .onnx file, which is built in memory first"
@@ -67,8 +69,11 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def use_kernels(args: argparse.Namespace) -> None:
-    """Tells this process, and those that it starts, what `add_kernels` has read."""
+    """Tells this process and those that it starts what `add_kernels` read. Raises UserError where no run reads it."""
     if getattr(args, "kernels", None) is not None:
+        device = _lazy.load("ingot.backends.device:device_of")(args.device)
+        if device.runtime.name != "cuda":
+            raise UserError(f"--kernels names kernels for NVIDIA GPUs, and this runs on {device}: give --device cuda")
         os.environ["INGOT_KERNELS"] = args.kernels
 
 

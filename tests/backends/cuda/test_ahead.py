@@ -123,3 +123,13 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     given = run("gpu", tmp_path, TRITON_CACHE_DIR=str(tmp_path / "given"), INGOT_KERNELS=kernels)
     assert not given["compiled"] and given["had"] == len(alone["compiled"])
     assert not run("gpu", tmp_path, TRITON_CACHE_DIR=str(tmp_path / "given"))["compiled"]
+
+
+def test_words_that_come_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of kernels where none run, and a file where one should be made, are said before any work."""
+    engine = tmp_path / "pico.ingot"
+    assert main.main(["generate", str(engine), "--prompt", "x", "--kernels", str(tmp_path)]) == 2
+    assert "--kernels names kernels for NVIDIA GPUs, and this runs on cpu" in capsys.readouterr().err
+    (tmp_path / "pico.ingot.cuda").touch()
+    assert main.main(["build", str(ROOT / "models" / "pico-python"), "-o", str(engine), "--device", "cuda:sm_90"]) == 2
+    assert "pico.ingot.cuda, where the kernels of" in capsys.readouterr().err and not engine.exists()
