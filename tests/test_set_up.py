@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 # The lists of pyproject.toml that each folder may import from, beside what ingot requires. "build": the build system's.
 FOLDERS = {
-    "ingot": ("onnx", "onnxruntime", "torch", "cuda", "serve"),
+    "ingot": ("images", "onnx", "onnxruntime", "torch", "cuda", "serve"),
     "examples": ("torch",),
     "tests": ("build", "test", "gpu-test"),
     "attacks": ("test",),
@@ -40,9 +40,10 @@ ELSEWHERE = {
     "tools/torchvision_ops.py": {"torchvision"}, "tests/frontends/test_torchvision_ops.py": {"torchvision"},
     "tests/frontends/test_onnx_contrib.py": {"onnxruntime"}, "tests/frontends/test_onnx_compare.py": {"onnxruntime"},
     "tests/frontends/test_onnx_quantised.py": {"onnxruntime"}, "tests/test_chart.py": {"matplotlib"},
+    "benchmarks/gpu_start_process.py": {"triton"},
 }  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
-OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch", "pydantic": "openai",
+OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch", "pydantic": "openai", "pil": "pillow",
              "llama-cpp": "llama-cpp-python"}  # fmt: skip
 # pip comes with a virtual environment, and ingot.compat stands in for the other two.
 OURS = {*FOLDERS, *sys.stdlib_module_names, "pip", "tensorrt", "tensorrt_llm"}
