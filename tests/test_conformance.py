@@ -83,6 +83,7 @@ def test_what_a_table_cannot_hold_is_put_into_one_line(tmp_path: Path) -> None:
 
 def test_a_part_writes_its_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "PAGE", ROOT / "build" / "page-of-a-test.md")
+    (ROOT / "build").mkdir(exist_ok=True)
     try:
         outcome = Outcome(True, "why", "pytest x", Counter(passed=1200, failed=1))
         assert conformance.run(parts.Part("ops", "all ops", 1, lambda: outcome))
