@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from itertools import islice
 from pathlib import Path
 
 EXPORT = "torch.export.save(torch.export.export(model.eval(), (x,)), 'model.pt2')"
@@ -122,8 +123,9 @@ def missing(path: Path) -> str | None:
 def near_folder(path: Path) -> Path | None:
     """The folder that was probably meant by one that is not there: its name is close to this, or begins so."""
     try:
-        folders = (entry.name for entry in os.scandir(path.parent) if entry.is_dir())
-        names = [name for name, _ in zip(folders, range(MAX_NAMES), strict=False) if not name.startswith(".")]
+        with os.scandir(path.parent) as entries:
+            folders = islice((entry.name for entry in entries if entry.is_dir()), MAX_NAMES)
+            names = [name for name in folders if not name.startswith(".")]
     except OSError:
         return None
     begun = [name for name in names if name.startswith(path.name)] if len(path.name) > 2 else []
@@ -134,17 +136,23 @@ def near_folder(path: Path) -> Path | None:
 def _near(path: Path) -> Path | None:
     """A file or a folder beside it whose name is close."""
     try:
-        names = [entry.name for entry, _ in zip(os.scandir(path.parent), range(MAX_NAMES), strict=False)]
+        names = _names(path.parent)
     except OSError:
         return None
     found = difflib.get_close_matches(path.name, names, 1, 0.7)
     return path.parent / found[0] if found else None
 
 
+def _names(path: Path) -> list[str]:
+    """Of what lies in a folder, MAX_NAMES at most. Raises OSError."""
+    with os.scandir(path) as entries:
+        return [entry.name for entry in islice(entries, MAX_NAMES)]
+
+
 def folder(path: Path) -> str | None:
     """Why a folder is no model, with the way out; None where it has a config.json, or nothing is known of it."""
     try:
-        names = sorted(entry.name for entry, _ in zip(os.scandir(path), range(MAX_NAMES), strict=False))
+        names = sorted(_names(path))
     except OSError:
         return None
     if "config.json" in names:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ingot import _interrupt
+from ingot import _interrupt, foreign
 from ingot.cli import options
 from ingot.cli.main import main
 from ingot.cli.options import byte_count
@@ -163,6 +163,14 @@ def test_inspect_of_a_directory(tmp_path: Path) -> None:
     alone = as_json("inspect", tmp_path)
     assert alone["directory"]["tokenizer"] is None and alone["directory"]["stored"] == {}
     assert "config.json" in ingot("inspect", tmp_path.parent, code=2).stderr
+
+
+def test_a_folder_of_more_names_than_are_looked_at(tmp_path: Path) -> None:
+    """It is closed again: a warning of Python would say so."""
+    for number in range(foreign.MAX_NAMES + 1):
+        (tmp_path / str(number)).touch()
+    for path in (tmp_path, tmp_path / "x.ingot"):
+        assert "Warning" not in ingot("inspect", path, code=2).stderr
 
 
 def test_several_answers_and_penalties(engine: Path) -> None:
