@@ -8,7 +8,6 @@ Parameters of equal shapes hold equal numbers (alike): an engine of 8B is built 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,13 +77,6 @@ def first_token(llm: ingot.LLM, number: int) -> float:
     return float(done.seconds["first_token"])
 
 
-def _measured(result: Result, what: str, unit: str, values: list[float], note: str = "") -> float:
-    found = Sample.of(values)
-    result.add(what, found.median, unit, quartiles=found.quartiles, note=note)
-    print(f"{what}: {found.median:.4g} {unit} {note}", file=sys.stderr, flush=True)
-    return found.median
-
-
 def _beside(result: Result, what: str, ratio: Callable[[float], float]) -> None:
     """How many times as fast as a kept peer, where a GPU of this kind has one."""
     peer = kept(what)
@@ -107,15 +99,15 @@ def _case(result: Result, shape: Shape, formats: dict[str, str], bandwidth: floa
         result.notes.append(f"{of}: {note}; weights {read / 1e9:.2f} GB")
         rates = [decoding(llm, i) for i in range(1, pairs + 1)]
         share = read * Sample.of(rates).median / bandwidth
-        rate = _measured(result, f"{of}, prompt {PROMPT}", "tok/s", rates, f"{share:.0%} of copy; {note}")
+        rate = result.measured(f"{of}, prompt {PROMPT}", Sample.of(rates), "tok/s", f"{share:.0%} of copy; {note}")
         _beside(result, f"gpt-fast, {of}", lambda peer: rate / peer)
         first_token(llm, 0)
         found = [first_token(llm, i) * 1e3 for i in range(1, pairs + 1)]
-        first = _measured(result, f"{of}, first token of {LONG}", "ms", found)
+        first = result.measured(f"{of}, first token of {LONG}", Sample.of(found), "ms")
         _beside(result, f"transformers, {of}, first token of {LONG}", lambda peer: peer / first)
         together(llm, 0)
         found = [together(llm, i) for i in range(1, min(pairs, 3) + 1)]
-        many = _measured(result, f"{of}, {MANY} x ({PROMPT} + {PROMPT})", "tok/s", found)
+        many = result.measured(f"{of}, {MANY} x ({PROMPT} + {PROMPT})", Sample.of(found), "tok/s")
         _beside(result, f"transformers, {of}, {MANY} x ({PROMPT} + {PROMPT})", lambda peer: many / peer)
     del llm, engine
     torch.cuda.empty_cache()
@@ -138,8 +130,8 @@ def gpu_generate(options: Options) -> Result:
     _texts(result)
     for shape in (SHAPES[1], SHAPES[0]):
         for rows in (1, MANY):
-            took = [rows / eager_step(shape, rows, PROMPT + TOKENS // 2)]
-            _measured(result, f"{shape.name} bfloat16, plain torch in a CUDA graph, {rows} rows", "tok/s", took)
+            took = Sample.of([rows / eager_step(shape, rows, PROMPT + TOKENS // 2)])
+            result.measured(f"{shape.name} bfloat16, plain torch in a CUDA graph, {rows} rows", took, "tok/s")
             torch.cuda.empty_cache()
     for number, formats in CASES:
         with alike():

@@ -28,6 +28,9 @@ from benchmarks.harness import Options, Result, Sample, repeated
 GPT_FAST = "INGOT_BENCH_GPT_FAST"
 PROMPT, TOKENS, MANY, LONG = 128, 200, 64, 4096
 CLIENTS, SERVED_PROMPT, SERVED_ANSWER = 128, 512, 128  # as gpu-serve has them
+CONTINUOUS = (
+    f"transformers continuous batching, {SHAPES[0].name} bfloat16, {CLIENTS} x ({SERVED_PROMPT} + {SERVED_ANSWER})"
+)  # the row
 GPT_FAST_CASES = ((SHAPES[0], "bfloat16"), (SHAPES[0], "int8"), (SHAPES[1], "bfloat16"))
 WAVES = 4  # of that many requests each
 
@@ -57,11 +60,6 @@ def emptied() -> None:
     torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def _added(result: Result, what: str, sample: Sample, unit: str, note: str = "") -> None:
-    result.add(what, sample.median, unit, quartiles=sample.quartiles, note=note)
-    print(f"{what}: {sample.median:.4g} {unit} {note}", file=sys.stderr, flush=True)
 
 
 def gpu_peers_gpt_fast(shape: Shape, weights: str) -> Callable[[Options], Result]:
@@ -133,7 +131,7 @@ def _gpt_fast(result: Result, shape: Shape, weights: str, pairs: int) -> None:
         decoded(5)
         ready = perf_counter() - begin
         sample = repeated(lambda: decoded(TOKENS), pairs)
-    _added(result, f"gpt-fast, {shape.name} {weights}", sample, "tok/s", f"ready in {ready:.0f} s")
+    result.measured(f"gpt-fast, {shape.name} {weights}", sample, "tok/s", f"ready in {ready:.0f} s")
 
 
 def _transformers(result: Result, shape: Shape, pairs: int) -> None:
@@ -156,13 +154,13 @@ def _transformers(result: Result, shape: Shape, pairs: int) -> None:
         return perf_counter() - begin
 
     sample = repeated(lambda: MANY * PROMPT / generated(MANY, PROMPT, PROMPT), min(pairs, 3))
-    _added(result, f"transformers, {shape.name} bfloat16, {MANY} x ({PROMPT} + {PROMPT})", sample, "tok/s")
+    result.measured(f"transformers, {shape.name} bfloat16, {MANY} x ({PROMPT} + {PROMPT})", sample, "tok/s")
     sample = repeated(lambda: 1e3 * generated(1, LONG, 1), pairs)
-    _added(result, f"transformers, {shape.name} bfloat16, first token of {LONG}", sample, "ms")
-    _continuous(result, model, shape)
+    result.measured(f"transformers, {shape.name} bfloat16, first token of {LONG}", sample, "ms")
+    _continuous(result, model)
 
 
-def _continuous(result: Result, model: Any, shape: Shape) -> None:
+def _continuous(result: Result, model: Any) -> None:
     """Tokens a second of WAVES * CLIENTS requests, at most CLIENTS of them at a time."""
     prompts = torch.randint(2, 32000, (WAVES * CLIENTS, SERVED_PROMPT)).tolist()
     words = transformers.GenerationConfig(
@@ -174,8 +172,7 @@ def _continuous(result: Result, model: Any, shape: Shape) -> None:
     found = model.generate_batch(prompts, generation_config=words, continuous_batching_config=batching)
     took = perf_counter() - begin
     tokens = sum(len(answer.generated_tokens) for answer in found.values())
-    what = f"transformers continuous batching, {shape.name} bfloat16, {CLIENTS} x ({SERVED_PROMPT} + {SERVED_ANSWER})"
-    _added(result, what, Sample.of([tokens / took]), "tok/s", f"{len(found)} requests")
+    result.measured(CONTINUOUS, Sample.of([tokens / took]), "tok/s", f"{len(found)} requests")
 
 
 def gpu_peers_net(name: str) -> Callable[[Options], Result]:

@@ -27,7 +27,9 @@ def _random(*size: int) -> Any:
     return torch.randn(size, dtype=torch.bfloat16, device="cuda")
 
 
-def _add(result: Result, what: str, run: Callable[[int], None], count: int, pairs: int, done: float, unit: str) -> None:
+def timed(
+    result: Result, what: str, run: Callable[[int], None], count: int, pairs: int, done: float, unit: str
+) -> None:
     """The time of one of `count` calls, and how much of something it does in a second."""
     took = sampled(graphed(partial(in_layers, run, count), 3), pairs).median / count
     note = f"{done / took / 1e12:.2f} {unit}"
@@ -52,10 +54,10 @@ def _products(result: Result, weights: str, rows: int, model: Model, pairs: int)
 
         what = f"{weights}, {rows} rows: {name}"
         if rows in ROWS:
-            _add(result, what, run, s.layers, pairs, model.bytes(layers[0]), "TB/s")
+            timed(result, what, run, s.layers, pairs, model.bytes(layers[0]), "TB/s")
         else:
             operations = 2 * rows * outputs * inputs * (2 if layers[0].second is not None else 1)
-            _add(result, what, run, 4, pairs, operations, "TFLOP/s")
+            timed(result, what, run, 4, pairs, operations, "TFLOP/s")
 
 
 def _cache(kind: str, blocks: int) -> Any:
@@ -88,13 +90,13 @@ def _experts(result: Result, pairs: int) -> None:
             launcher.experts(x, router, each[i], out)
 
         read = used * 3 * hidden * inner * 2
-        _add(result, f"experts, {rows} rows, {used} of {count} read", run, layers, pairs, read, "TB/s")
+        timed(result, f"experts, {rows} rows, {used} of {count} read", run, layers, pairs, read, "TB/s")
     of = each[0]
     weights = [*of.gates.view(count, inner, hidden), *of.ups.view(count, inner, hidden),
                *of.downs.view(count, hidden, inner)]  # fmt: skip
     x, router = _random(1, hidden), torch.randn((1, count), device="cuda")
     op = Moe(top_k=top)
-    _add(result, "experts, 1 row, torch's form", lambda _: op.torch(torch, x, router, *weights), 1, pairs,
+    timed(result, "experts, 1 row, torch's form", lambda _: op.torch(torch, x, router, *weights), 1, pairs,
          3 * top * hidden * inner * 2, "TB/s")  # fmt: skip
 
 
@@ -114,7 +116,7 @@ def _requests(result: Result, pairs: int) -> None:
             launcher.decode(q, key, value, slot, states[i], length, table, out, form)
 
         read = states[0].nbytes
-        _add(result, f"attention, {REQUESTS} of {CONTEXT} each, cache of {kind}", run, 2, pairs, read, "TB/s")
+        timed(result, f"attention, {REQUESTS} of {CONTEXT} each, cache of {kind}", run, 2, pairs, read, "TB/s")
         del states, run
 
 
@@ -145,7 +147,7 @@ def _prompts(result: Result, pairs: int) -> None:
 
         operations = 4 * CHUNK * (context - CHUNK / 2) * s.heads * s.width
         for name, run in (*ours.items(), ("cuDNN, keys side by side", theirs)):
-            _add(result, f"attention, {CHUNK} of {context}, {name}", run, 4, pairs, operations, "TFLOP/s")
+            timed(result, f"attention, {CHUNK} of {context}, {name}", run, 4, pairs, operations, "TFLOP/s")
 
 
 def gpu_rows(options: Options) -> Result:

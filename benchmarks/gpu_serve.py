@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,8 +20,9 @@ from benchmarks.clients import Clients
 from benchmarks.gpu_decode import SHAPES, Shape
 from benchmarks.gpu_generate import config
 from benchmarks.gpu_kept import kept
-from benchmarks.gpu_peers import CLIENTS, SERVED_ANSWER, SERVED_PROMPT
+from benchmarks.gpu_peers import CLIENTS, CONTINUOUS, SERVED_ANSWER, SERVED_PROMPT
 from benchmarks.harness import PICO, Options, Result
+from benchmarks.overload import latencies
 from benchmarks.serve import served
 
 SECONDS = float(os.environ.get("INGOT_BENCH_SERVE_SECONDS", "300"))  # that are counted
@@ -50,20 +50,12 @@ def gpu_serve(options: Options) -> Result:
     result.add(f"8B bfloat16, {CLIENTS} clients, {SERVED_PROMPT} + {SERVED_ANSWER}", rate, "tok/s",
                note=f"{SECONDS:.0f} s, {len(found):,} requests")  # fmt: skip
     result.add("requests that were not answered whole", len(found) - kinds["whole"], "", at_most=0)
-    times = {"first token": [one.first for one in ended], "per token": [one.per_token for one in ended]}
-    for what, values in times.items():
-        low, middle, high = (1e3 * value for value in _percentiles(values))
-        result.add(f"{what}, median", middle, "ms", note=f"p1 {low:.3g}, p99 {high:.3g}")
-    what = f"transformers continuous batching, 8B bfloat16, {CLIENTS} x ({SERVED_PROMPT} + {SERVED_ANSWER})"
-    peer = kept(what)
+    latencies("first token", [one.first for one in ended], 1e3, "ms", result)
+    latencies("per token", [one.per_token for one in ended], 1e3, "ms", result)
+    peer = kept(CONTINUOUS)
     if peer is not None:
         result.add("ingot serve / transformers", rate / peer, "×", at_least=GOAL, note=f"kept: {peer:,.0f} tok/s")
     return result
-
-
-def _percentiles(values: list[float]) -> tuple[float, float, float]:
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return cuts[0], cuts[49], cuts[98]
 
 
 def _engine(shape: Shape, folder: Path) -> Path:

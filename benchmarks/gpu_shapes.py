@@ -4,7 +4,6 @@ Launcher.shape and what _rounded and _tiles choose by.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_decode import SHAPES, Model, copy_bandwidth, graphed, in_layers, sampled
+from benchmarks.gpu_decode import SHAPES, Model, copy_bandwidth
+from benchmarks.gpu_rows import timed
 from benchmarks.harness import Options, Result
 from ingot.backends.cuda.launch import Block, Launcher, Norm, Weight
 
@@ -32,13 +32,9 @@ def _products(model: Model) -> list[tuple[str, list[Weight], Norm | None]]:
 
 def _time(result: Result, what: str, run: Callable[[int], None], pairs: int, done: float, unit: str) -> None:
     try:
-        took = sampled(graphed(partial(in_layers, run, LAYERS), 3), pairs).median / LAYERS
+        timed(result, what, run, LAYERS, pairs, done, unit)
     except RuntimeError as e:
         result.notes.append(f"{what}: {str(e).splitlines()[0][:90]}")
-        return
-    note = f"{done / took / 1e12:.2f} {unit}"
-    result.add(what, took * 1e6, "µs", note=note)
-    print(f"{what}: {took * 1e6:.1f} µs, {note}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -102,6 +103,12 @@ class Result:
 
     def add(self, what: str, value: float, unit: str, **rest: Any) -> None:
         self.rows.append(Row(what, value, unit, **rest))
+
+    def measured(self, what: str, sample: Sample, unit: str, note: str = "") -> float:
+        """Adds a sample, and says it at once, for what takes minutes; its median."""
+        self.add(what, sample.median, unit, quartiles=sample.quartiles, note=note)
+        print(f"{what}: {sample.median:.4g} {unit} {note}", file=sys.stderr, flush=True)
+        return sample.median
 
     def json(self) -> dict[str, Any]:
         rows = [{**{k: v for k, v in asdict(r).items() if v not in (None, "")}, "met": r.met} for r in self.rows]

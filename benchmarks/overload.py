@@ -135,17 +135,18 @@ def _overload(
     result.add(f"{at} capacity: not whole at the deadline", kinds["expired"] / len(found), "",
                note=f"{kinds['expired']:,}")  # fmt: skip
     result.add(f"{at} capacity: neither answered nor refused", kinds["failed"], "", at_most=0)
-    _times(f"{at} capacity: time to the first token", [one.first for one in whole], 1.0, "s", result)
-    _times(f"{at} capacity: time per token", [one.per_token for one in whole], 1e3, "ms", result)
-    _times(f"{at} capacity: time to a refusal", [one.took for one in found if one.kind == "refused"], 1e3, "ms", result)
+    latencies(f"{at} capacity: time to the first token", [one.first for one in whole], 1.0, "s", result)
+    latencies(f"{at} capacity: time per token", [one.per_token for one in whole], 1e3, "ms", result)
+    latencies(f"{at} capacity: time to a refusal", [one.took for one in found if one.kind == "refused"], 1e3, "ms", result)
     retries = [one.retry_after for one in found if one.kind == "refused"]
     if retries:
         result.add(f"{at} capacity: Retry-After, median", statistics.median(retries), "s")
-    _times(f"{at} capacity: clients behind their schedule", [one.late for one in found], 1e3, "ms", result)
+    latencies(f"{at} capacity: clients behind their schedule", [one.late for one in found], 1e3, "ms", result)
     return goodput, result
 
 
-def _times(what: str, values: list[float], scale: float, unit: str, result: Result) -> None:
+def latencies(what: str, values: list[float], scale: float, unit: str, result: Result) -> None:
+    """Adds the median and the 99th percentile of some seconds."""
     if values:
         ordered = sorted(values)
         result.add(f"{what}, median", statistics.median(ordered) * scale, unit)
