@@ -276,6 +276,9 @@ class CudaExecutor(TorchExecutor):
         with self._there():
             return super().first_bad(feeds)
 
+    def _look(self, node: Node, tensors: Mapping[Value, Any]) -> None:
+        super()._look(node, {v: _wide(tensors[v]) for v in node.outputs if v in tensors})
+
     def launch(self, feeds: dict[str, Array], choice: Choice) -> Callable[[], Chosen]:
         """See device.LaunchingExecutor."""
         with self._there(), self._alone():

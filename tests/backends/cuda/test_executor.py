@@ -19,6 +19,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingo
 
 from ingot.backends.cuda import executor as cuda  # noqa: E402
 from ingot.backends.cuda import launch  # noqa: E402
+from ingot.backends.cuda.launch import Rows  # noqa: E402
 from ingot.backends.cuda.program import Attention, Experts, Product, Single, written_over  # noqa: E402
 from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
@@ -377,6 +378,17 @@ def test_where_numbers_are_lost(made: Any, device: str) -> None:
         assert llm.stats().blocks_used == 0
     with pytest.raises(ingot.errors.UserError, match="devices torch and cuda"):
         ingot.LLM(built, check=True)
+
+
+def test_where_numbers_of_float8_are_lost(made: Any) -> None:
+    """Rows that one product has rounded for the next are looked at as what they stand for."""
+    executor = made(precision="float32").on("cuda").session(kv_blocks=4)._executor
+    node = executor._made.calls[0].nodes[-1]
+    numbers = torch.ones((2, 16)).to(torch.float8_e4m3fn)
+    for scale, said in ((1.0, ""), (float("nan"), f"{node.op.name} in {node.where}")):
+        rows = Rows(numbers, torch.tensor([1.0, scale]), torch.float32)
+        executor._look(node, {node.outputs[0]: rows})
+        assert executor._bad == said
 
 
 @pytest.mark.parametrize(
