@@ -137,7 +137,8 @@ def _overload(
     result.add(f"{at} capacity: neither answered nor refused", kinds["failed"], "", at_most=0)
     latencies(f"{at} capacity: time to the first token", [one.first for one in whole], 1.0, "s", result)
     latencies(f"{at} capacity: time per token", [one.per_token for one in whole], 1e3, "ms", result)
-    latencies(f"{at} capacity: time to a refusal", [one.took for one in found if one.kind == "refused"], 1e3, "ms", result)
+    refused = [one.took for one in found if one.kind == "refused"]
+    latencies(f"{at} capacity: time to a refusal", refused, 1e3, "ms", result)
     retries = [one.retry_after for one in found if one.kind == "refused"]
     if retries:
         result.add(f"{at} capacity: Retry-After, median", statistics.median(retries), "s")
