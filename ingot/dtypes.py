@@ -57,6 +57,7 @@ complex64 = DType("complex64", "c64", "complex", 64, np.dtype(np.complex64), 14,
 complex128 = DType("complex128", "c128", "complex", 128, np.dtype(np.complex128), 15, None)
 bfloat16 = DType("bfloat16", "bf16", "float", 16, np.dtype(ml_dtypes.bfloat16), 16, "BF16")
 float8_e4m3fn = DType("float8_e4m3fn", "f8e4m3fn", "float", 8, np.dtype(ml_dtypes.float8_e4m3fn), 17, "F8_E4M3")
+MOST_FLOAT8 = 448  # the largest float8_e4m3fn
 float8_e4m3fnuz = DType("float8_e4m3fnuz", "f8e4m3fnuz", "float", 8, np.dtype(ml_dtypes.float8_e4m3fnuz), 18, None)
 float8_e5m2 = DType("float8_e5m2", "f8e5m2", "float", 8, np.dtype(ml_dtypes.float8_e5m2), 19, "F8_E5M2")
 float8_e5m2fnuz = DType("float8_e5m2fnuz", "f8e5m2fnuz", "float", 8, np.dtype(ml_dtypes.float8_e5m2fnuz), 20, None)

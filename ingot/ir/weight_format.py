@@ -45,7 +45,7 @@ INT8 = WeightFormat("int8", dtypes.int8, 127)
 GROUPS = (32, 64, 128)
 _INT4 = (WeightFormat(f"int4-g{n}", dtypes.int4, 8, n) for n in GROUPS)
 _ASYMMETRIC = (WeightFormat(f"int4-g{n}-asym", dtypes.int4, 8, n, zeros=True) for n in GROUPS)
-FP8 = WeightFormat("fp8", dtypes.float8_e4m3fn, 448)
+FP8 = WeightFormat("fp8", dtypes.float8_e4m3fn, dtypes.MOST_FLOAT8)
 FORMATS = {f.word: f for f in (AS_IS, INT8, *_INT4, *_ASYMMETRIC, FP8)}
 INTEGERS = (dtypes.int8, dtypes.int4)
 COMPACT = (*INTEGERS, dtypes.float8_e4m3fn)  # what a product takes beside floats of its rows' type

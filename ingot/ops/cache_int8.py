@@ -15,7 +15,6 @@ from ingot import dtypes
 from ingot.ops.common import Array, torch_wide, widen
 
 SCALE = 4  # bytes
-MOST_FLOAT8 = 448.0
 
 
 def to_int8(k: Array, v: Array) -> tuple[Array, Array]:
@@ -45,12 +44,12 @@ def from_int8(stored: Array, width: int) -> Array:
 
 def to_float8(x: Array) -> Array:
     """Keys or values as float8."""
-    return np.asarray(np.clip(widen(x), -MOST_FLOAT8, MOST_FLOAT8).astype(dtypes.float8_e4m3fn.numpy))
+    return np.asarray(np.clip(widen(x), -dtypes.MOST_FLOAT8, dtypes.MOST_FLOAT8).astype(dtypes.float8_e4m3fn.numpy))
 
 
 def torch_to_float8(torch: Any, x: Any) -> Any:
     """As `to_float8`, of a torch tensor; as bytes."""
-    return x.float().clamp(-MOST_FLOAT8, MOST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
+    return x.float().clamp(-dtypes.MOST_FLOAT8, dtypes.MOST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def torch_to_int8(torch: Any, k: Any, v: Any) -> tuple[Any, Any]:

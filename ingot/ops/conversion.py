@@ -351,15 +351,15 @@ class Float8Rows(Op):
         wide = widen(x)
         with np.errstate(all="ignore"):
             largest = np.maximum(np.abs(wide).max(-1, keepdims=True, initial=0), LEAST_ROW)
-            scaled = np.clip(wide * (MOST_FLOAT8 / largest), -MOST_FLOAT8, MOST_FLOAT8)
+            scaled = np.clip(wide * (dtypes.MOST_FLOAT8 / largest), -dtypes.MOST_FLOAT8, dtypes.MOST_FLOAT8)
             numbers = scaled.astype(dtypes.float8_e4m3fn.numpy).astype(np.float32)
-            return rounded(numbers * (largest / MOST_FLOAT8), x)
+            return rounded(numbers * (largest / dtypes.MOST_FLOAT8), x)
 
     def decompose(self, x: Any) -> Any:
         """Adding and taking away 1.5 · 2²³ units of the last place rounds to them."""
         wide = F.cast(x, dtypes.float32)
         largest = F.maximum(F.reduce_max(F.abs(wide), axes=(-1,), keepdims=True), float(LEAST_ROW))
-        most = float(MOST_FLOAT8)
+        most = float(dtypes.MOST_FLOAT8)
         scaled = F.clip(F.mul(wide, F.div(most, largest)), minimum=-most, maximum=most)
         magnitude, rounding = F.abs(scaled), np.float32(1.5 * 2.0**14)
         for exponent in range(-5, 9):
@@ -370,8 +370,8 @@ class Float8Rows(Op):
 
     def torch(self, torch: Any, x: Any) -> Any:
         largest = x.float().abs().amax(-1, keepdim=True).clamp_min(float(LEAST_ROW))
-        most = torch.full_like(largest, float(MOST_FLOAT8))  # with a number torch multiplies with a reciprocal
-        scaled = (x.float() * (most / largest)).clamp(-float(MOST_FLOAT8), float(MOST_FLOAT8))
+        most = torch.full_like(largest, float(dtypes.MOST_FLOAT8))  # with a number torch multiplies with a reciprocal
+        scaled = (x.float() * (most / largest)).clamp(-float(dtypes.MOST_FLOAT8), float(dtypes.MOST_FLOAT8))
         return (scaled.to(torch.float8_e4m3fn).float() * (largest / most)).to(x.dtype)
 
     @classmethod
@@ -379,7 +379,6 @@ class Float8Rows(Op):
         return QuantizeRows.draw(draw)
 
 
-MOST_FLOAT8 = np.float32(448)
 LEAST_ROW = np.float32(2.0**-100)
 
 

@@ -25,7 +25,6 @@ from ingot.errors import RecipeError
 from ingot.ir.recipe import Array, Known, Shape, Step, register, require
 from ingot.ir.steps.check import is_dtype, is_finite, is_int, is_whole, one
 
-MOST_FLOAT8 = 448  # the largest float8_e4m3fn
 AT_ONCE = 1 << 20  # elements of a weight that are widened at a time; bounds the float32 intermediates …
 FITTED_AT_ONCE = 1 << 16  # … and so do these, which stay in a core's cache while they are read again and again
 TRIED = (-1.0, -0.5, 0.0, 0.5, 1.0)  # what is added to the limit that the largest magnitude is divided by
@@ -51,7 +50,8 @@ def _quantize_infer(known: Sequence[Known], dtype: str, group: int, limit: int, 
     require(len(known) == count, f"takes {wanted}, not {len(known)} operands")
     target = dtypes.get(dtype)
     if target is dtypes.float8_e4m3fn:
-        require(limit == MOST_FLOAT8 and count == 2, f"{dtype} goes up to {MOST_FLOAT8}, and has no zero points")
+        most = dtypes.MOST_FLOAT8
+        require(limit == most and count == 2, f"{dtype} goes up to {most}, and has no zero points")
     else:
         require(target.kind == "int" and 0 < limit <= 2 ** (target.bits - 1), f"{limit} does not fit {dtype}")
         require(target.bits <= 8, f"weights are stored in integers of at most 8 bits, not as {dtype}")
@@ -205,7 +205,7 @@ def _floats_of_8(weight: Array, scales: Array, group: int) -> Array:
     found = np.empty(weight.shape, dtypes.float8_e4m3fn.numpy)
     flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1], 1)
     for rows, wide in _blocks(weight, group):
-        held = np.clip(wide / by_row[rows], -MOST_FLOAT8, MOST_FLOAT8)
+        held = np.clip(wide / by_row[rows], -dtypes.MOST_FLOAT8, dtypes.MOST_FLOAT8)
         flat[rows] = held.reshape(len(wide), -1).astype(found.dtype)
     return found
 
