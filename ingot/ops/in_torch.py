@@ -196,6 +196,7 @@ def _simpler(op: Op, specs: tuple[Spec, ...]) -> Network:
 
 _TRITON = "Triton Error [CUDA]: "
 _SHORT = ("allocate memory", f"{_TRITON}out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_FAILED = ("CUBLAS_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_EXECUTION_FAILED")  # libraries met a device that had failed
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -206,7 +207,9 @@ def out_of_memory(error: BaseException) -> bool:
 
 def of_device(error: BaseException) -> bool:
     """Whether this is what torch or Triton raises when a device fails, of which they may say so at a later call."""
-    return type(error).__name__ == "AcceleratorError" or (_TRITON in str(error) and not out_of_memory(error))
+    if type(error).__name__ == "AcceleratorError" or any(words in str(error) for words in _FAILED):
+        return True
+    return _TRITON in str(error) and not out_of_memory(error)
 
 
 def first_line(error: BaseException) -> str:

@@ -321,14 +321,25 @@ def test_an_engine_without_its_network() -> None:
 # ------------------------------------------------------------------------------------------------- a device that fails
 
 
-def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with …"),
+         "illegal memory access was encountered"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle )`"),
+         "CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx"),
+    ],
+)  # fmt: skip
+def test_a_device_that_fails(raised: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said by torch, or by a library that meets a device which failed before."""
+
     def fails(self: Op, torch: Any, x: Any) -> Any:
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with …")
+        raise raised
 
     session = net().session(device="torch:cpu")
     with monkeypatch.context() as patch:
         patch.setattr(OPS["neg"], "torch", fails)
-        with pytest.raises(DeviceError, match="illegal memory access was encountered; the device is of no more use"):
+        with pytest.raises(DeviceError, match=f"{said}.*; the device is of no more use"):
             session.run(FEEDS)
     assert session.run(FEEDS)["y"][0] == -1
 

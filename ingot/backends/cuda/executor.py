@@ -216,6 +216,16 @@ def _tensors(tensors: Mapping[Value, Any], factor: Factor) -> tuple[Any, Any]:
     return tensors[factor.weight], scales
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """What attention of several rows a request is told. tiles: what its programs do, on the device, by how many query
+    heads share keys. rows: those that are somebody's, the first ones.
+    """
+
+    tiles: Mapping[int, Any]
+    rows: int
+
+
 class CudaExecutor(TorchExecutor):
     """See device.Executor."""
 
@@ -253,7 +263,7 @@ class CudaExecutor(TorchExecutor):
             found["token_ids"] = self._chooser.follow(found["token_ids"], torch.empty_like(found["token_ids"]))
             given = {v: found[v.name] for v in self._network.inputs}
             tiles = {g: torch.empty((1, 2), dtype=torch.int32, device=device) for g in self._groups}
-            outputs = self._calls(given, sizes, None, None, None if rows == requests else tiles)
+            outputs = self._calls(given, sizes, None, None, None if rows == requests else Prompts(tiles, rows))
             logits = outputs.get("logits", ())
             words = {n: torch.empty(len(logits), dtype=getattr(torch, d), device=device) for n, d in WORDS.items()}
             for kind in kinds if len(logits) else ():
@@ -318,7 +328,7 @@ class CudaExecutor(TorchExecutor):
             tensors, words = self._inputs(feeds, choice)
             if self._foreseen:
                 check(list(known := self._faults(feeds, sizes)), known.values())
-            outputs = self._calls(tensors, sizes, None, None if self._foreseen else flags, self._tiles(feeds))
+            outputs = self._calls(tensors, sizes, None, None if self._foreseen else flags, self._prompts(feeds))
             if kind is not None:
                 found = self._chooser.choose(outputs["logits"][:count], words, kind)
         if choice is not None and "logits" in outputs:
@@ -349,10 +359,8 @@ class CudaExecutor(TorchExecutor):
         fits = one_each and len(feeds["logit_rows"]) <= tokens and not len(feeds.get("hidden_rows", ()))
         return power(tokens) if fits else 0
 
-    def _tiles(self, feeds: Mapping[str, Array]) -> Mapping[int, Any] | None:
-        """What prefill attention's programs do, on the device, by how many query heads share keys; None for a step of
-        one row a request, which needs it not.
-        """
+    def _prompts(self, feeds: Mapping[str, Array]) -> Prompts | None:
+        """None for a step of one row a request, which needs it not."""
         if self._step_rows(feeds) or not self._groups:
             return None
         tiles = {str(group): tiles_of(feeds["query_start"], group) for group in self._groups}
@@ -361,7 +369,7 @@ class CudaExecutor(TorchExecutor):
         for name, array in arrays.items():
             array[...] = tiles[name]
         there = layout.tensors(self._torch, memory.to(self._device, non_blocking=True))
-        return {int(name): tensor for name, tensor in there.items()}
+        return Prompts({int(name): tensor for name, tensor in there.items()}, int(feeds["query_start"][-1]))
 
     def _step(self, feeds: Mapping[str, Array]) -> Step | None:
         """The captured step for these inputs, if they are those of one."""
@@ -444,22 +452,22 @@ class CudaExecutor(TorchExecutor):
         sizes = self._sizes(feeds)
         faults: dict[Node, Any] = {}
         tensors, _ = self._inputs(feeds)
-        found = self._calls(tensors, sizes, items, faults, self._tiles(feeds))
+        found = self._calls(tensors, sizes, items, faults, self._prompts(feeds))
         self._last = sizes
         return found, faults
 
     def _calls(
         self, tensors: dict[Value, Any], sizes: dict[str, int], items: list[dict[str, Any]] | None,
-        faults: dict[Node, Any] | None, tiles: Mapping[int, Any] | None,
+        faults: dict[Node, Any] | None, prompts: Prompts | None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Runs every call; the outputs. Without `faults` nobody asks here. tiles: as `_tiles` gives them."""
+        """Runs every call; the outputs. Without `faults` nobody asks here."""
         tensors |= self._loaded.tensors | self._states
         left = dict(self._left)
         for number, found in enumerate(self._made.calls):
             begin = self._now(items)
             if faults is not None:
                 self._note_faults(found, tensors, sizes, faults)
-            inside = "" if isinstance(found, Single) else self._by_kernel(number, found, tensors, tiles)
+            inside = "" if isinstance(found, Single) else self._by_kernel(number, found, tensors, prompts)
             by_reference = False
             if not inside:
                 for node in found.nodes:
@@ -518,21 +526,19 @@ class CudaExecutor(TorchExecutor):
 
     def _by_kernel(
         self, number: int, found: Product | Attention | Experts, tensors: dict[Value, Any],
-        tiles: Mapping[int, Any] | None,
+        prompts: Prompts | None,
     ) -> str:  # fmt: skip
         """Runs a call by a kernel, if one takes the sizes of this run; its name."""
         if isinstance(found, Product):
             return "product" if self._product(number, found, tensors) else ""
         if isinstance(found, Experts):
             return "experts" if self._experts(found, self._made.mixtures[number], tensors) else ""
-        name = "decode_attention" if tiles is None else "prefill_attention"
-        return name if self._attention(found, tensors, tiles) else ""
+        name = "decode_attention" if prompts is None else "prefill_attention"
+        return name if self._attention(found, tensors, prompts) else ""
 
-    def _attention(
-        self, found: Attention, tensors: dict[Value, Any], tiles: Mapping[int, Any] | None
-    ) -> bool:  # fmt: skip
+    def _attention(self, found: Attention, tensors: dict[Value, Any], prompts: Prompts | None) -> bool:
         q, key, value = (tensors[v] for v in (found.q, found.key, found.value))
-        mine = None if tiles is None else tiles[_group(found)]
+        mine = None if prompts is None else prompts.tiles[_group(found)]
         if not len(q) or (mine is not None and not len(mine)):
             return False
         if any(t.stride()[1:] != (t.shape[2], 1) for t in (q, key, value)):
@@ -541,11 +547,11 @@ class CudaExecutor(TorchExecutor):
         cos, sin, slopes = (None if v is None else tensors[v] for v in (found.cos, found.sin, found.slopes))
         form = Form(found.scale, cos, sin, found.halves, found.window, found.softcap, slopes)
         slot, context, table = (tensors[v] for v in (found.slot, found.context_len, found.block_table))
-        if mine is None:
-            out = self._torch.empty_like(q, memory_format=self._torch.contiguous_format)
+        out = self._torch.empty_like(q, memory_format=self._torch.contiguous_format)
+        if prompts is None:
             self._launcher.decode(q, key, value, slot, state, context, table, out.view(len(q), -1), form)
         else:
-            out = self._torch.zeros(q.shape, dtype=q.dtype, device=q.device)  # rows of nobody are zero
+            out[prompts.rows :].zero_()  # rows of nobody
             start = tensors[found.query_start]
             self._launcher.prefill(q, key, value, slot, state, mine, start, context, table, out, form)
         tensors[found.out], tensors[found.written] = out, state
@@ -564,7 +570,10 @@ class CudaExecutor(TorchExecutor):
         x, weight = tensors[found.x], self._made.weights[number]
         rows = len(x)
         dtype = getattr(self._torch, found.outs[0].dtype.name)
-        if not rows or x.stride(1) != 1 or (rows > TILE_ROWS and dtype != x.dtype):
+        if not rows:  # the head, in a step that ends no prompt
+            tensors |= {v: self._torch.empty((0, v.shape[1]), dtype=dtype, device=self._device) for v in found.outs}
+            return True
+        if x.stride(1) != 1 or (rows > TILE_ROWS and dtype != x.dtype):
             return False
         norm = None
         if found.norm is not None:

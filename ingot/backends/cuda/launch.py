@@ -646,24 +646,26 @@ class Launcher:
             **self._rotation(form, width), NATIVE=self.native, DEPENDENT=self.dependent, num_warps=4, **self.options,
         )  # fmt: skip
         lines = lines_of(heads // kv)
-        keys, stages = self.steps(width, q.element_size(), lines, state.element_size() < q.element_size())
+        keys, stages, warps = self.steps(width, q.element_size(), lines, stored > width)
         self.kernels.prefill_attention[(len(tiles), kv)](
             turned, state, scales, tiles, query_start, context_len, block_table, slopes, out, tokens, form.scale,
             form.softcap, form.window, turned.stride(0), block_table.stride(0), blocks, state.stride(0), HEADS=heads,
             KV=kv, D=width, W=stored, BLOCK=size, BM=lines, BN=keys, STAGES=stages, **form.flags,
-            DEPENDENT=self.dependent, num_warps=8 if lines >= 128 else 4, **self.options,
+            DEPENDENT=self.dependent, num_warps=warps, **self.options,
         )  # fmt: skip
 
-    def steps(self, width: int, size: int, lines: int, narrow: bool = False) -> tuple[int, int]:
-        """Keys that prefill attention takes at a time, and how many such steps are under way: as many as fit, with the
-        queries, into the memory that a program's threads share. size: bytes of an element. narrow: whether the cache
-        holds fewer, which take registers until they are as wide.
+    def steps(self, width: int, size: int, lines: int, scaled: bool = False) -> tuple[int, int, int]:
+        """Keys that prefill attention takes at a time, how many such steps are under way, and warps: as many as fit,
+        with the queries, into the memory that a program's threads share. size: bytes of an element of the queries.
+        scaled: whether the cache holds int8 with scales, which take registers until they are as wide: the best of ten.
         """
+        if scaled and size == 2:
+            return KEYS, 2, 4
         many = [(KEYS, 3), (KEYS, 2), (KEYS, 1)]
         if size == 2:
-            many = [*([] if narrow else [(128, 2)]), (64, 3), (64, 2), (32, 2)]
+            many = [(128, 2), (64, 3), (64, 2), (32, 2)]
         fits = [(keys, n) for keys, n in many if (2 * n * keys + lines) * width * size <= self.shared]
-        return fits[0] if fits else (16, 1)
+        return *(fits[0] if fits else (16, 1)), 8
 
     @staticmethod
     def _rotation(form: Form, width: int) -> dict[str, Any]:

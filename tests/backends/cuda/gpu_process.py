@@ -45,7 +45,7 @@ def failure() -> dict[str, Any]:
 def memory() -> dict[str, Any]:
     """Somebody takes all memory in the middle of serving, and gives it back."""
     with ingot.LLM(PICO, device="cuda", kv_memory=256 << 20) as llm:
-        prompts = [[5 + i, *range(100, 2000)] for i in range(4)]
+        prompts = [[5 + i, *range(100, 1000)] for i in range(4)]
         good = llm.generate(PROMPT, max_tokens=16).token_ids
         torch.cuda.empty_cache()
         hog = []

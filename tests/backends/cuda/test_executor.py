@@ -415,6 +415,15 @@ def test_profile_names_kernels(made: Any) -> None:
     assert "prefill_attention" in {item.get("kernel") for item in built.profile(whole)}
 
 
+def test_a_step_that_ends_no_prompt(made: Any) -> None:
+    """Its head has no rows: no weight is read for them, nor made wide."""
+    built = made().on("cuda").session(kv_blocks=2)
+    feeds = step(1, 5, 1) | {"query_start": np.array([0, 2], np.int32), "logit_rows": np.array([], np.int32)}
+    feeds |= {name: np.array([3, 4], np.int32) for name in ("token_ids", "positions", "slot")}
+    assert built.run(feeds)["logits"].shape == (0, 128)
+    assert not [item for item in built.profile(feeds) if "matmul" in item["kernel"]]
+
+
 @pytest.mark.parametrize("word", ["cuda:x", "cuda:0:1", "cuda:-1"])
 def test_bad_words(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
