@@ -102,7 +102,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.left_out(engine.config.get("left_out", ()))
     for words in engine.config.get("converted", ()):
         out.note(words)
-    for line in (line for line in engine.log if line.startswith("tune: ")):
+    for line in (line for line in engine.log if line.startswith(("tune: ", "int8: "))):
         out.note(line)
     kept = [line.removeprefix("weights: ") for line in engine.log if line.startswith("weights: ")]
     if kept:

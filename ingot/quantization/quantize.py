@@ -26,7 +26,7 @@ from ingot.ops.spatial import ConvTranspose
 from ingot.passes.calibrated import KEY, LIMIT, Choice, Layer, Plan, groups_of, is_scale, layers_of, prepared
 from ingot.passes.calibrated import weight_as_stored as rounded
 from ingot.passes.clone import clone
-from ingot.progress import Asked, told
+from ingot.progress import Asked, log, told
 from ingot.quantization.data import Batches
 from ingot.quantization.mixed import left_float
 from ingot.quantization.observers import Means, Observer
@@ -35,7 +35,7 @@ from ingot.quantization.report import Report, check_name, measured, write_accura
 from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run
 from ingot.quantization.sensitivity import sensitivity
 from ingot.quantization.smooth import Smoothing
-from ingot.quantization.tuning import WHY, Clock, Tuning, key_of, read, tuned
+from ingot.quantization.tuning import WHY, Clock, Tuning, compared, key_of, read, tuned
 from ingot.source import is_engine
 from ingot.words import SAME, check_words
 
@@ -45,6 +45,7 @@ Metric = Callable[[Engine], float]
 MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may be endless
 SAMPLES = 32  # of the data, that errors are measured on
 FIRST, LAST = "first", "last"
+LARGE = 0.1  # error of the outputs, of which a build warns
 BY_ROWS_LEAST = 0.8  # of the error with one scale for a tensor: rows with their own take a pass over them first
 
 
@@ -151,6 +152,9 @@ def quantize(
             precision, report, None, 0, debug or Debug(), phases, calibrate=calibration, smooth=smoothing, kv=kv
         )
         engine = _calibrated(source, inputs, weights, dynamic, request, calibration)
+        if calibration.float is not None:
+            with phases.phase("compare"):
+                calibration.remarks += calibration.doubts(engine)
         engine.log = [*engine.log, *calibration.remarks]
     if KEY not in engine.config:
         if report_file is not None:
@@ -162,6 +166,8 @@ def quantize(
                 calibration.report(engine).write(report_file)
     if progress is None:
         conclude(engine)
+        for remark in calibration.remarks:
+            log.warning("%s", remark)
     return engine
 
 
@@ -311,6 +317,20 @@ class Calibration:
         elif self.tuning.isa != level():
             self.remarks.append(f"tune: {file} was measured at {self.tuning.isa}, and this machine has {level()}")
         return _in_float(choices, frozenset(self.tuning.floats))
+
+    def doubts(self, engine: Engine) -> list[str]:
+        """What speaks against the plan of an engine: errors that are large, and time that is not saved."""
+        plan = Plan.of(engine.config)
+        assert plan is not None and self.float is not None
+        int8 = [choice for choice in plan.layers if choice.scale is not None]
+        found = []
+        if self.error is not None and self.error > LARGE:
+            worst = sorted((c for c in int8 if c.error is not None), key=lambda c: -(c.error or 0.0))[:3]
+            most = f" ({', '.join(f'{c.name} alone {c.error:.2g}' for c in worst)})" if worst else ""
+            found.append(f"int8: outputs are {self.error:.2g} from float, relative{most}: a budget leaves layers float")
+        if self.options.tune is None and int8:
+            found += compared(engine.session(), self.float.session(), self.feeds, [c.name for c in int8])
+        return found
 
     def report(self, engine: Engine) -> Report:
         """The report of the engine that was built by the plan, with its speed."""

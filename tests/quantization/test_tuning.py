@@ -86,6 +86,19 @@ def _built(tune_file: Path, **words: Any) -> Engine:
     return cast(Engine, ingot.quantize(network, data, weights=weights, tune=20.0, tune_file=tune_file, **words))
 
 
+def test_a_build_says_where_int8_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "by_layer", lambda *_: [("stem", 1.0, 2.0), ("block", 2.0, 1.0)])
+    network, weights = net()
+    for float_s, int8_s, count in ((1.0, 0.5, 1), (1.0, 1.0, 2)):
+        times = {True: int8_s, False: float_s}
+        order = iter([False, True] * 100)  # float first, in turn
+        monkeypatch.setattr(tuning, "_seconds", lambda *_, times=times, order=order: times[next(order)])
+        engine = ingot.quantize(network, batches(), weights=weights)
+        said = [line for line in engine.log if line.startswith("int8: ") and "from float" not in line]
+        assert len(said) == count and said[-1] == "int8: no faster on this machine are stem"
+        assert count == 1 or "a run takes 1e+03 ms, and 1e+03 ms in float" in said[0]
+
+
 def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "net.tune.json"
     first = _built(file)
