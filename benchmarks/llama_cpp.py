@@ -20,7 +20,7 @@ REQUESTS = 16  # at once, at most, each with a cache for a whole context
 
 
 def peer(directory: Path, threads: int, weights: str | None) -> AbstractContextManager[Peer | None]:
-    """The model of a Hugging Face directory with such weights, Q8_0 or Q4_0.
+    """The model of a Hugging Face directory with such weights, BF16, Q8_0 or Q4_0.
 
     None where llama-cpp-python is not installed, and for no weights.
     """

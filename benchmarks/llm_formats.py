@@ -40,7 +40,7 @@ class Format(NamedTuple):
 
 
 FORMATS = (
-    Format("bfloat16", "same", None, None, None, 0.9),
+    Format("bfloat16", "same", None, "fp16", "BF16", 0.9),
     Format("int8", "int8", None, "int8", "Q8_0", 0.9),
     Format("int8, rows of int8", "int8", "int8", "int8", "Q8_0", 0.9),
     Format("int4-g32", "int4-g32", None, None, "Q4_0", 0.8),
