@@ -17,7 +17,8 @@ import torch
 
 from benchmarks.harness import Options, Result, Sample
 from ingot.backends.cuda.choice import Chooser, Kind
-from ingot.backends.cuda.launch import Form, Launcher, Norm, Weight
+from ingot.backends.cuda.launch import Launcher
+from ingot.backends.cuda.operands import Form, Norm, Weight
 
 CONTEXT = 501
 BLOCK = 64

@@ -14,7 +14,9 @@ import torch
 
 from benchmarks.gpu_decode import BLOCK, CACHES, SHAPES, WEIGHTS, Model, copy_bandwidth, graphed, in_layers, sampled
 from benchmarks.harness import Options, Result
-from ingot.backends.cuda.launch import Form, Launcher, Mixture, tiles_of
+from ingot.backends.cuda.launch import Launcher
+from ingot.backends.cuda.launch_shapes import tiles_of
+from ingot.backends.cuda.operands import Form, Mixture
 from ingot.ops.mixture import Moe
 
 ROWS = (4, 16, 64)

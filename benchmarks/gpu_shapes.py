@@ -1,5 +1,5 @@
 """Shapes of a program for products of float8 on a GPU, at the sizes of Llama-3-8B: the time of each that is tried, for
-Launcher.shape and what _rounded and _tiles choose by.
+Shapes.floats and what _rounded and _tiles choose by.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import torch
 from benchmarks.gpu_decode import SHAPES, Model, copy_bandwidth
 from benchmarks.gpu_rows import timed
 from benchmarks.harness import Options, Result
-from ingot.backends.cuda.launch import Block, Launcher, Norm, Weight
+from ingot.backends.cuda.launch import Launcher
+from ingot.backends.cuda.launch_shapes import Block
+from ingot.backends.cuda.operands import Norm, Weight
 
 LAYERS = 8
 # Of one row: warps, rows of the weight, and programs that stay on each multiprocessor (0: they do not).

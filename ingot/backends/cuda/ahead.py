@@ -26,15 +26,17 @@ from triton.runtime.driver import driver
 
 from ingot import _lazy
 from ingot.backends.cuda.choice import Kind
+from ingot.backends.cuda.devices import require_float8
 from ingot.backends.cuda.driver import Architecture
-from ingot.backends.cuda.executor import CudaExecutor, arranged, columns_of, require_float8
+from ingot.backends.cuda.executor import CudaExecutor
 from ingot.backends.cuda.kernel_files import SUFFIX, Kernel, Source, read
-from ingot.backends.cuda.launch import EXPANDED_ROWS, ROWS, TILE_ROWS, power
+from ingot.backends.cuda.launch_shapes import EXPANDED_ROWS, ROWS, TILE_ROWS, power
 from ingot.backends.cuda.net_calls import net_program
 from ingot.backends.cuda.net_executor import NetExecutor
 from ingot.backends.cuda.net_forms import prepared
 from ingot.backends.cuda.net_target import NET
-from ingot.backends.cuda.steps import MOST_ROWS
+from ingot.backends.cuda.steps import MOST_ROWS, columns_of
+from ingot.backends.cuda.weights import arranged
 from ingot.backends.device import CUDA, Opening
 from ingot.backends.torch_executor import Loaded, lowered
 from ingot.backends.torch_target import TORCH

@@ -16,7 +16,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ingot.backends.cuda.launch import power
+from ingot.backends.cuda.launch_shapes import power
 from ingot.backends.cuda.step_text import lines_of
 
 BLOCK = 1024  # elements of a program

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ingot import _lazy
-from ingot.backends.cuda.launch import Launcher, power
+from ingot.backends.cuda.launch import Launcher
+from ingot.backends.cuda.launch_shapes import power
 from ingot.backends.device import Choice
 
 MOST = 2048  # rows of a step

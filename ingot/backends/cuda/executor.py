@@ -9,39 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ingot import _lazy, dtypes
 from ingot.backends.cuda.choice import WORDS, Chooser, Kind, kind_of, tokens_of
-from ingot.backends.cuda.driver import architecture, driver, require_room, why_not
-from ingot.backends.cuda.faults import BY_INTEGERS, faulty
-from ingot.backends.cuda.launch import (
-    TILE_ROWS,
-    Form,
-    Launcher,
-    Mixture,
-    Norm,
-    Rows,
-    Weight,
-    packed,
-    power,
-    tiles_of,
-    unpacked,
-)
+from ingot.backends.cuda.devices import available, require_float8, require_gpu
+from ingot.backends.cuda.driver import require_room
+from ingot.backends.cuda.faults import checks_of, faulty
+from ingot.backends.cuda.kernel_calls import KernelCalls, Prompts
+from ingot.backends.cuda.launch import Launcher
+from ingot.backends.cuda.launch_shapes import power, tiles_of
 from ingot.backends.cuda.net_executor import open_net
-from ingot.backends.cuda.program import Attention, Call, Experts, Factor, Product, Single, program, written_over
-from ingot.backends.cuda.steps import MOST_ROWS, PADDING, Graphs, Step, blank, choosing, layout_of
+from ingot.backends.cuda.operands import Rows, unpacked
+from ingot.backends.cuda.program import Attention, Call, Experts, Single
+from ingot.backends.cuda.steps import MOST_ROWS, PADDING, Graphs, Step, blank, choosing, columns_of, layout_of
 from ingot.backends.cuda.transfer import Layout, Transfer, arrays_of
+from ingot.backends.cuda.weights import Arranged, arranged
 from ingot.backends.device import Choice, Chosen, Opening
-from ingot.backends.torch_device import available as free
 from ingot.backends.torch_device import package
-from ingot.backends.torch_device import resolve as torch_device
-from ingot.backends.torch_executor import Loaded, TorchExecutor, item_of, load, typed_errors
+from ingot.backends.torch_executor import TorchExecutor, item_of, load, typed_errors
 from ingot.errors import MemoryLimitError, UserError
-from ingot.ir import Network, Node, Op, StateSpec, Value
+from ingot.ir import Node, Op, StateSpec, Value
 from ingot.ir.interpret import learn
 from ingot.ops.conversion import Dequantize
 from ingot.ops.in_torch import call, check, known, out_of_memory, to_tensor
@@ -49,49 +40,12 @@ from ingot.ops.indexing import Embedding
 
 Array = np.ndarray[Any, Any]
 
-OLDEST = (8, 0)  # compute capability
-FLOAT8 = (8, 9)  # the same, to convert floats of 8 bits
 _NONE = np.zeros(0, np.int64)
-
-
-def resolve(name: str) -> str:
-    """The number of a GPU ("" is the first), or an architecture to build for, such as sm_90, as it is.
-
-    Raises UserError where there is no such GPU, for one that is too old, and for an architecture that is not known.
-    """
-    if name.startswith("sm_"):
-        return architecture(name).word
-    torch = package()
-    if name and not name.isdecimal():
-        raise UserError(f"device 'cuda:{name}': write cuda or cuda:N, N the number of a GPU; or, to build for GPUs "
-                        "elsewhere, cuda:sm_90")  # fmt: skip
-    try:
-        number = torch_device(f"cuda:{name or 0}").removeprefix("cuda:")
-    except UserError as e:
-        why = why_not(torch.version.cuda, int(name or 0), driver())
-        raise UserError(f"device 'cuda:{name or 0}': {f'{why}; ' if why else ''}{e}") from None
-    found = torch.cuda.get_device_capability(int(number))
-    if found < OLDEST:
-        raise UserError(f"device 'cuda:{number}' has compute capability {found[0]}.{found[1]}; ingot's kernels need "
-                        f"{OLDEST[0]}.{OLDEST[1]}: torch:cuda:{number} runs there")  # fmt: skip
-    _lazy.optional("triton", f"device cuda:{number}", "ingot[cuda]")
-    return number
-
-
-def available(name: str) -> int | None:
-    """The bytes that are free there. Raises UserError for an architecture."""
-    _require_gpu(name)
-    return free(f"cuda:{name}")
-
-
-def _require_gpu(name: str) -> None:
-    if not name.isdecimal():
-        raise UserError(f"cuda:{name} is what engines are built for: run them on cuda or cuda:N")
 
 
 def open_session(opening: Opening) -> TorchExecutor:
     """A session on a GPU. Raises UserError for an engine that cannot run there, FileError, MemoryLimitError."""
-    _require_gpu(opening.device)
+    require_gpu(opening.device)
     torch = package()
     device = torch.device("cuda", int(opening.device))
     major, minor = torch.cuda.get_device_capability(device)
@@ -118,114 +72,6 @@ def open_on(torch: Any, device: Any, opening: Opening) -> TorchExecutor:
     return CudaExecutor(torch, device, made, there)
 
 
-def require_float8(capability: tuple[int, int], network: Network) -> None:
-    """Raises UserError where a network holds floats of 8 bits, and a GPU of that capability does not convert them."""
-    held = {v.dtype for v in network.parameters} | {v.spec.dtype for v in network.states}
-    if dtypes.float8_e4m3fn in held and capability < FLOAT8:
-        raise UserError(
-            f"weights fp8 and kv fp8 need a GPU of compute capability {FLOAT8[0]}.{FLOAT8[1]}, and this one has "
-            f"{capability[0]}.{capability[1]}: build with weights int8 and kv int8, or run on device torch:cuda"
-        )
-
-
-@dataclass(frozen=True)
-class Arranged:
-    """A loaded network, its calls, and what the products among them multiply with.
-
-    groups: of parameters that are stored as two integers a byte, by how many share a scale. over: numbers of the
-    products whose result may take the place of what they add.
-    """
-
-    loaded: Loaded
-    calls: tuple[Call, ...]
-    weights: dict[int, Weight]  # by the number of the call
-    mixtures: dict[int, Mixture]  # the same
-    groups: dict[Value, int]
-    over: frozenset[int]
-
-
-def arranged(torch: Any, loaded: Loaded) -> Arranged:
-    """Brings weights into the form in which kernels read them.
-
-    Weights of one product lie one behind the other, and the parameters become views of the whole. Integers of 4 bits
-    are packed where only products read them.
-    """
-    calls, tensors = program(loaded.network), loaded.tensors
-    weights: dict[int, Weight] = {}
-    mixtures: dict[int, Mixture] = {}
-    groups: dict[Value, int] = {}
-    saved = 0
-    for number, found in enumerate(calls):
-        if isinstance(found, Experts):
-            mixtures[number] = _mixture(torch, tensors, found)
-        if not isinstance(found, Product):
-            continue
-        for factor in found.factors:
-            if factor.group and factor.weight not in groups:
-                stored = tensors[factor.weight]
-                tensors[factor.weight] = packed(torch, stored, factor.group)
-                groups[factor.weight] = factor.group
-                saved += stored.nbytes - tensors[factor.weight].nbytes
-        if len(found.factors) > 1 and not found.pair:
-            for values in zip(*((f.weight, f.scales) for f in found.factors), strict=True):
-                _join(torch, tensors, [v for v in values if v is not None])
-        weights[number] = _weight(torch, tensors, found)
-    loaded = replace(loaded, bytes=loaded.bytes - saved)
-    return Arranged(loaded, calls, weights, mixtures, groups, written_over(loaded.network, calls))
-
-
-def _mixture(torch: Any, tensors: dict[Value, Any], found: Experts) -> Mixture:
-    whole = []
-    for values in (found.gates, found.ups, found.downs):
-        _join(torch, tensors, values)
-        first = tensors[values[0]]
-        whole.append(first.as_strided((len(values) * first.shape[0], first.shape[1]), first.stride()))
-    gates, ups, downs = whole
-    return Mixture(gates, ups, downs, len(found.gates), found.top, found.normalize)
-
-
-def _join(torch: Any, tensors: dict[Value, Any], values: Sequence[Value]) -> None:
-    """Lays tensors one behind the other."""
-    if not values:
-        return
-    whole = torch.cat([tensors[v] for v in values])
-    at = 0
-    for value in values:
-        end = at + tensors[value].shape[0]
-        tensors[value] = whole[at:end]
-        at = end
-
-
-def _weight(torch: Any, tensors: Mapping[Value, Any], product: Product) -> Weight:
-    parts = [_tensors(tensors, factor) for factor in product.factors]
-    group = product.factors[0].group
-    if product.pair:
-        return Weight(*parts[0], *parts[1], group=group)
-    first, scales = parts[0]
-    rows = sum(weight.shape[0] for weight, _ in parts)
-    whole = first.as_strided((rows, first.shape[1]), first.stride())
-    if scales is not None:
-        scales = scales.as_strided((rows, *scales.shape[1:]), scales.stride())
-    return Weight(whole, scales, group=group)
-
-
-def _tensors(tensors: Mapping[Value, Any], factor: Factor) -> tuple[Any, Any]:
-    scales = None if factor.scales is None else tensors[factor.scales]
-    if scales is not None and not factor.group:
-        scales = scales.view(-1)
-    return tensors[factor.weight], scales
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """What attention of several rows a request is told. tiles: what its programs do, on the device, by how many query
-    heads share keys. rows: those that are somebody's, the first ones.
-    """
-
-    tiles: Mapping[int, Any]
-    rows: int
-
-
 class CudaExecutor(TorchExecutor):
     """See device.Executor."""
 
@@ -235,6 +81,7 @@ class CudaExecutor(TorchExecutor):
         self._launcher = Launcher(torch)
         if self._launcher.native:  # a kernel can be started while the one before it still runs
             self._launcher.dependent = torch.cuda.get_device_capability(device) >= (9, 0)
+        self._kernels = KernelCalls(torch, device, made, self._launcher)
         self._chooser = Chooser(torch, device, self._launcher)
         self._transfer = Transfer(torch, device)
         self._graphs = Graphs(torch)
@@ -246,10 +93,10 @@ class CudaExecutor(TorchExecutor):
         self._decodes &= {"query_start", "block_table", "token_ids", "logit_rows"} <= names
         self._on_gpu = device.type == "cuda"
         self._captures = self._on_gpu
-        self._checks, self._repeated, foreseen = _checks(self._network)
+        self._checks, self._repeated, foreseen = checks_of(self._network)
         self._foreseen = foreseen and bool(attentions)
         self._decodes &= foreseen
-        self._groups = sorted({_group(found) for found in attentions})
+        self._groups = sorted({found.group for found in attentions})
 
     def trace(self, shapes: Mapping[str, tuple[int, ...]], kinds: Sequence[Kind] = ()) -> None:
         """Makes the calls of a run with inputs of these shapes, and those that choose its tokens, for somebody who
@@ -467,7 +314,7 @@ class CudaExecutor(TorchExecutor):
             begin = self._now(items)
             if faults is not None:
                 self._note_faults(found, tensors, sizes, faults)
-            inside = "" if isinstance(found, Single) else self._by_kernel(number, found, tensors, prompts)
+            inside = "" if isinstance(found, Single) else self._kernels.run(number, found, tensors, prompts)
             by_reference = False
             if not inside:
                 for node in found.nodes:
@@ -524,95 +371,10 @@ class CudaExecutor(TorchExecutor):
                 learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
         return by_reference
 
-    def _by_kernel(
-        self, number: int, found: Product | Attention | Experts, tensors: dict[Value, Any],
-        prompts: Prompts | None,
-    ) -> str:  # fmt: skip
-        """Runs a call by a kernel, if one takes the sizes of this run; its name."""
-        if isinstance(found, Product):
-            return "product" if self._product(number, found, tensors) else ""
-        if isinstance(found, Experts):
-            return "experts" if self._experts(found, self._made.mixtures[number], tensors) else ""
-        name = "decode_attention" if prompts is None else "prefill_attention"
-        return name if self._attention(found, tensors, prompts) else ""
-
-    def _attention(self, found: Attention, tensors: dict[Value, Any], prompts: Prompts | None) -> bool:
-        q, key, value = (tensors[v] for v in (found.q, found.key, found.value))
-        mine = None if prompts is None else prompts.tiles[_group(found)]
-        if not len(q) or (mine is not None and not len(mine)):
-            return False
-        if any(t.stride()[1:] != (t.shape[2], 1) for t in (q, key, value)):
-            return False
-        state = tensors[found.state]
-        cos, sin, slopes = (None if v is None else tensors[v] for v in (found.cos, found.sin, found.slopes))
-        form = Form(found.scale, cos, sin, found.halves, found.window, found.softcap, slopes)
-        slot, context, table = (tensors[v] for v in (found.slot, found.context_len, found.block_table))
-        out = self._torch.empty_like(q, memory_format=self._torch.contiguous_format)
-        if prompts is None:
-            self._launcher.decode(q, key, value, slot, state, context, table, out.view(len(q), -1), form)
-        else:
-            out[prompts.rows :].zero_()  # rows of nobody
-            start = tensors[found.query_start]
-            self._launcher.prefill(q, key, value, slot, state, mine, start, context, table, out, form)
-        tensors[found.out], tensors[found.written] = out, state
-        return True
-
-    def _experts(self, found: Experts, of: Mixture, tensors: dict[Value, Any]) -> bool:
-        x, router = tensors[found.x], tensors[found.router]
-        if not len(x) or x.stride(1) != 1 or router.stride(1) != 1:
-            return False
-        out = self._torch.empty(x.shape, dtype=x.dtype, device=self._device)
-        self._launcher.experts(x, router, of, out)
-        tensors[found.out] = out
-        return True
-
-    def _product(self, number: int, found: Product, tensors: dict[Value, Any]) -> bool:
-        x, weight = tensors[found.x], self._made.weights[number]
-        rows = len(x)
-        dtype = getattr(self._torch, found.outs[0].dtype.name)
-        if not rows:  # the head, in a step that ends no prompt
-            tensors |= {v: self._torch.empty((0, v.shape[1]), dtype=dtype, device=self._device) for v in found.outs}
-            return True
-        if x.stride(1) != 1 or (rows > TILE_ROWS and dtype != x.dtype):
-            return False
-        norm = None
-        if found.norm is not None:
-            op: Any = found.norm.op
-            norm = Norm(tensors[found.norm.inputs[1]], op.eps, op.shift)
-        if found.before_rounding and found.rounds and self._launcher.by_library(weight, rows, dtype):
-            given = self._launcher.blank_rows(rows, weight.outputs, dtype, self._device)
-            self._launcher.product(x, weight, given, norm, rounds=True)
-            tensors[found.outs[0]] = given
-            return True
-        extra: Any = None if found.extra is None else tensors[found.extra]
-        if extra is not None and extra.stride(-1) != 1:
-            return False
-        out = extra
-        if number not in self._made.over or extra.dtype != dtype or not self._launcher.adds_in_place(weight, x, extra):
-            out = self._torch.empty((rows, weight.outputs), dtype=dtype, device=self._device)
-        self._launcher.product(x, weight, out, norm, extra, found.rounds)
-        for value, result in zip(found.outs, out.split([v.shape[1] for v in found.outs], 1), strict=True):
-            tensors[value] = result
-        return True
-
 
 def _wide(tensor: Any) -> Any:
     """What rows of float8 stand for; others as they are."""
     return tensor.wide() if isinstance(tensor, Rows) else tensor
-
-
-def _group(found: Attention) -> int:
-    """How many query heads share keys."""
-    heads, kv = (v.spec.evaluate({"T": 1})[1] for v in (found.q, found.key))
-    return int(heads // kv)
-
-
-def columns_of(width: int) -> int:
-    """How wide the block table of a captured step is: few widths, for each is captured by itself."""
-    columns = 64
-    while columns < width:
-        columns *= 8
-    return columns
 
 
 def _rows_of(torch: Any, logits: Any, rows: Sequence[int]) -> Any:
@@ -623,29 +385,6 @@ def _rows_of(torch: Any, logits: Any, rows: Sequence[int]) -> Any:
     if list(rows) == list(range(first, first + count)):
         return logits[first : first + count]
     return torch.stack([logits[row] for row in rows])
-
-
-def _checks(network: Network) -> tuple[list[Node], set[Node], bool]:
-    """Nodes whose faults follow from integers that are inputs, one of several that ask the same of the same; the others
-    of these; and whether there are no other faults."""
-    found: dict[Any, Node] = {}
-    repeated: set[Node] = set()
-    foreseen = True
-    for node in network.nodes:
-        if node.op.torch_fault is None:
-            continue
-        if not isinstance(node.op, BY_INTEGERS):
-            foreseen = False
-            continue
-        integers = [v for v in node.inputs if v.spec is not None and v.kind not in ("parameter", "constant")
-                    and not isinstance(v.spec, StateSpec) and v.dtype.is_integer]  # fmt: skip
-        if all(v.kind == "input" for v in integers):
-            asked = [id(v) if v.kind == "input" else str(v.spec) for v in node.inputs]
-            if found.setdefault((node.op, *asked), node) is not node:
-                repeated.add(node)
-        else:
-            foreseen = False
-    return list(found.values()), repeated, foreseen
 
 
 def _state(value: Value) -> Value:

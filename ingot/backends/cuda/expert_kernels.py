@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ingot.backends.cuda.kernels import after_others
+from ingot.backends.cuda.dependent_launch import after_others
 
 
 @triton.jit

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingot.errors import ValueFault
-from ingot.ir import Op
+from ingot.ir import Network, Node, Op, StateSpec
 from ingot.ir.spec import axis_of
 from ingot.ops.attention import KvWrite, PagedAttention, check_step
 from ingot.ops.indexing import Embedding, Take
@@ -40,3 +40,26 @@ def faulty(op: Op, operands: Sequence[Any]) -> bool:
 
 def _outside(index: Array, least: int, end: int) -> bool:
     return bool(index.size) and bool(index.min() < least or index.max() >= end)
+
+
+def checks_of(network: Network) -> tuple[list[Node], set[Node], bool]:
+    """Nodes whose faults follow from integers that are inputs, one of several that ask the same of the same; the others
+    of these; and whether there are no other faults."""
+    found: dict[Any, Node] = {}
+    repeated: set[Node] = set()
+    foreseen = True
+    for node in network.nodes:
+        if node.op.torch_fault is None:
+            continue
+        if not isinstance(node.op, BY_INTEGERS):
+            foreseen = False
+            continue
+        integers = [v for v in node.inputs if v.spec is not None and v.kind not in ("parameter", "constant")
+                    and not isinstance(v.spec, StateSpec) and v.dtype.is_integer]  # fmt: skip
+        if all(v.kind == "input" for v in integers):
+            asked = [id(v) if v.kind == "input" else str(v.spec) for v in node.inputs]
+            if found.setdefault((node.op, *asked), node) is not node:
+                repeated.add(node)
+        else:
+            foreseen = False
+    return list(found.values()), repeated, foreseen

@@ -12,7 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ingot.backends.cuda.kernels import after_others, finish
+from ingot.backends.cuda.dependent_launch import after_others
+from ingot.backends.cuda.epilogue import finish
 
 
 @triton.jit
@@ -205,7 +206,7 @@ def product_integers(
 ):  # fmt: skip
     """out[ROWS, n] = norm(x)[ROWS, K] · weight[n, K]ᵀ and what follows it, for few rows.
 
-    weight: int32 words of int8 [n, K], with a scale an output; or, where HALF is not 0, of nibbles as `launch.packed`
+    weight: int32 words of int8 [n, K], with a scale an output; or, where HALF is not 0, of nibbles as `operands.packed`
     lays them, in groups of 2 · HALF with a scale each. R is the power of two from ROWS on. A program holds x, and has
     every so manieth block of BN rows of the weight, in PARTS of CHUNKS times 16 bytes of a row: it loads the next part
     while it sums one, the first one before it waits for x. NATIVE: on a GPU, not interpreted.

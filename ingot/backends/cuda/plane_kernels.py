@@ -10,7 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ingot.backends.cuda.kernels import after_others, all_parts, finish, leave_part, row_of
+from ingot.backends.cuda.dependent_launch import after_others
+from ingot.backends.cuda.epilogue import all_parts, finish, leave_part
+from ingot.backends.cuda.row_kernels import row_of
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -78,9 +80,9 @@ def product_planes(
 ):  # fmt: skip
     """out[rows, n] = what x stands for [rows, K] · weight[n, K]ᵀ and what follows it. x, back: as `planes` gives them.
 
-    weight: int8 [n, K], with a scale an output; or, where HALF is not 0, bytes of two as `launch.packed` lays them, in
-    groups of BK = 2 · HALF with a scale each. A program has BN outputs of up to BM rows, and one of SPLITS parts of K,
-    which is a multiple of BK. The last one of the programs of these outputs to end adds up what all have left
+    weight: int8 [n, K], with a scale an output; or, where HALF is not 0, bytes of two as `operands.packed` lays them,
+    in groups of BK = 2 · HALF with a scale each. A program has BN outputs of up to BM rows, and one of SPLITS parts of
+    K, which is a multiple of BK. The last one of the programs of these outputs to end adds up what all have left
     (`leave_part`).
     """
     after_others(DEPENDENT)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ingot import dtypes
-from ingot.backends.cuda.launch import LEAST_GROUP, MOST_INPUTS, power
+from ingot.backends.cuda.launch_shapes import LEAST_GROUP, MOST_INPUTS, power
 from ingot.ir import Network, Node, Value
 from ingot.ops.attention import KvWrite, PagedAttention, Rope
 from ingot.ops.binary import Add, Mul
@@ -85,6 +85,12 @@ class Attention:
     halves: bool
     window: int
     softcap: float
+
+    @property
+    def group(self) -> int:
+        """How many query heads share keys."""
+        heads, kv = (v.spec.evaluate({"T": 1})[1] for v in (self.q, self.key))
+        return int(heads // kv)
 
 
 @dataclass(frozen=True)

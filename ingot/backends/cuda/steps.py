@@ -88,6 +88,14 @@ def layout_of(names: list[str], rows: int, columns: int) -> Layout:
     return Layout.of(shapes)
 
 
+def columns_of(width: int) -> int:
+    """How wide the block table of a captured step is: few widths, for each is captured by itself."""
+    columns = 64
+    while columns < width:
+        columns *= 8
+    return columns
+
+
 class Graphs:
     """Captures work on one device. What they hold lies in memory that all share: one runs at a time."""
 

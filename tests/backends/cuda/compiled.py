@@ -17,7 +17,16 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ingot.backends.cuda import choice_kernels, expert_kernels, integer_kernels, kernels, plane_kernels
+from ingot.backends.cuda import (
+    attention_kernels,
+    choice_kernels,
+    dequantize_kernels,
+    expert_kernels,
+    float_kernels,
+    integer_kernels,
+    plane_kernels,
+    row_kernels,
+)
 
 TARGET = GPUTarget("cuda", 90, 32)
 ROWS = {"ROWS": 1, "NORM": True, "PAIR": False, "EXTRA": False, "DEPENDENT": True}
@@ -39,26 +48,27 @@ TILES = {"BM": 128, "SPLITS": 1, "ROUNDED": False, "EXTRA": False, "STAGES": 3, 
 WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "NATIVE": True, "NORM": False}
 EXPERTS = {"TOP": 2, "BE": 8, "BK": 64, "GATED": True, "DEPENDENT": True}
 PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "DEPENDENT": True}
-# The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's or cache's type, warps,
+# The shapes that Shapes.floats chooses for Llama-3-8B, by a name: the kernel, the weight's or cache's type, warps,
 # constants.
 CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
-    "bfloat16": (kernels.product_rows, "*bf16", 8, {**FLOATS, "BN": 4, "BK": 4096, "STAYS": True}),
-    "bfloat16 pair": (kernels.product_rows, "*bf16", 4, {
+    "bfloat16": (float_kernels.product_rows, "*bf16", 8, {**FLOATS, "BN": 4, "BK": 4096, "STAYS": True}),
+    "bfloat16 pair": (float_kernels.product_rows, "*bf16", 4, {
         **FLOATS, "BN": 1, "BK": 4096, "PAIR": True, "STAYS": False}),
-    "bfloat16 long": (kernels.product_rows, "*bf16", 16, {**FLOATS, "BN": 2, "BK": 16384, "STAYS": True}),
-    "float8": (kernels.product_rows, "*fp8e4nv", 4, {**FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "STAYS": False}),
-    "float8 pair": (kernels.product_rows, "*fp8e4nv", 4, {
+    "bfloat16 long": (float_kernels.product_rows, "*bf16", 16, {**FLOATS, "BN": 2, "BK": 16384, "STAYS": True}),
+    "float8": (float_kernels.product_rows, "*fp8e4nv", 4, {
+        **FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "STAYS": False}),
+    "float8 pair": (float_kernels.product_rows, "*fp8e4nv", 4, {
         **FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "PAIR": True, "STAYS": False}),
-    "float8 long": (kernels.product_rows, "*fp8e4nv", 8, {
+    "float8 long": (float_kernels.product_rows, "*fp8e4nv", 8, {
         **FLOATS, "SCALED": True, "BN": 4, "BK": 16384, "STAYS": False}),
-    "rounded float8": (kernels.product_rows, "*fp8e4nv", 4, {
+    "rounded float8": (float_kernels.product_rows, "*fp8e4nv", 4, {
         **FLOATS, "SCALED": True, "ROUNDS": True, "BN": 4, "BK": 4096, "STAYS": False}),
-    "rows of float16": (kernels.half_rows, "", 8, {"BK": 4096, "NORM": True, "DEPENDENT": True}),
-    "rows of float8": (kernels.float8_rows, "", 8, {"BK": 4096, "NORM": True, "NATIVE": True, "DEPENDENT": True}),
-    "16 rows of float8 each": (kernels.product_tiles, "*fp8e4nv", 4, {
+    "rows of float16": (row_kernels.half_rows, "", 8, {"BK": 4096, "NORM": True, "DEPENDENT": True}),
+    "rows of float8": (row_kernels.float8_rows, "", 8, {"BK": 4096, "NORM": True, "NATIVE": True, "DEPENDENT": True}),
+    "16 rows of float8 each": (float_kernels.product_tiles, "*fp8e4nv", 4, {
         **TILES, "BM": 16, "BN": 64, "BK": 128, "SPLITS": 4, "STAGES": 4, "PAIR": False, "SCALED": True,
         "ROUNDED": True}),
-    "64 rows of float8": (kernels.product_tiles, "*fp8e4nv", 4, {
+    "64 rows of float8": (float_kernels.product_tiles, "*fp8e4nv", 4, {
         **TILES, "BM": 64, "BN": 64, "BK": 128, "STAGES": 3, "PAIR": True, "SCALED": True, "ROUNDED": True}),
     "int8 pair": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "BN": 4, "CHUNKS": 256, "PARTS": 1, "NORM": True, "PAIR": True}),
@@ -68,18 +78,20 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **WORDS, "BN": 8, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
     "int4 of four rows": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "ROWS": 4, "R": 4, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
-    "attention": (kernels.decode_attention, "*bf16", 4, {**HEADS, **DECODE}),
-    "attention of int8": (kernels.decode_attention, "*i8", 4, {**HEADS, **DECODE, "W": 132}),
-    "attention of float8": (kernels.decode_attention, "*fp8e4nv", 4, {**HEADS, **DECODE}),
-    "prompt": (kernels.prefill_attention, "*bf16", 8, {**HEADS, **PROMPT}),
-    "prompt of int8": (kernels.prefill_attention, "*i8", 8, {**HEADS, **PROMPT, "W": 132, "BN": 64, "STAGES": 3}),
-    "prompt of float8": (kernels.prefill_attention, "*fp8e4nv", 8, {**HEADS, **PROMPT, "BN": 64, "STAGES": 3}),
-    "written int8": (kernels.rotate_write, "*i8", 4, {
+    "attention": (attention_kernels.decode_attention, "*bf16", 4, {**HEADS, **DECODE}),
+    "attention of int8": (attention_kernels.decode_attention, "*i8", 4, {**HEADS, **DECODE, "W": 132}),
+    "attention of float8": (attention_kernels.decode_attention, "*fp8e4nv", 4, {**HEADS, **DECODE}),
+    "prompt": (attention_kernels.prefill_attention, "*bf16", 8, {**HEADS, **PROMPT}),
+    "prompt of int8": (attention_kernels.prefill_attention, "*i8", 8, {
+        **HEADS, **PROMPT, "W": 132, "BN": 64, "STAGES": 3}),
+    "prompt of float8": (attention_kernels.prefill_attention, "*fp8e4nv", 8, {
+        **HEADS, **PROMPT, "BN": 64, "STAGES": 3}),
+    "written int8": (attention_kernels.rotate_write, "*i8", 4, {
         "HEADS": 32, "HB": 32, "KV": 8, "KB": 8, "D": 128, "W": 132, "R": 64, "ROPE": True, "HALVES": True,
         "NATIVE": True, "DEPENDENT": True}),
-    "many rows of int8": (kernels.product_tiles, "*i8", 8, {
+    "many rows of int8": (float_kernels.product_tiles, "*i8", 8, {
         **TILES, "BN": 64, "BK": 64, "PAIR": True, "SCALED": True}),
-    "many rows of int4": (kernels.group_tiles, "*u8", 8, {
+    "many rows of int4": (dequantize_kernels.group_tiles, "*u8", 8, {
         "BM": 128, "EXTRA": False, "STAGES": 3, "DEPENDENT": True, "BN": 64, "HALF": 64, "PAIR": True}),
     "five rows and more": (plane_kernels.planes, "", 8, {"BK": 4096, "NORM": True, "DEPENDENT": True}),
     "64 rows of int8": (plane_kernels.product_planes, "*i8", 8, {
@@ -88,9 +100,11 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **PLANES, "BM": 16, "BN": 128, "BK": 128, "HALF": 64, "PAIR": False, "SPLITS": 8, "STAGES": 4}),
     "64 rows of int4": (plane_kernels.product_planes, "*u8", 8, {
         **PLANES, "BM": 64, "BN": 128, "BK": 128, "HALF": 64, "PAIR": True}),
-    "expanded int8": (kernels.expand_rows, "*i8", 4, {"BN": 8, "BK": 512, "FLOATS": False, "DEPENDENT": True}),
-    "expanded float8": (kernels.expand_rows, "*fp8e4nv", 4, {"BN": 8, "BK": 512, "FLOATS": True, "DEPENDENT": True}),
-    "expanded int4": (kernels.expand_groups, "*u8", 4, {"BN": 32, "HALF": 64, "DEPENDENT": True}),
+    "expanded int8": (dequantize_kernels.expand_rows, "*i8", 4, {
+        "BN": 8, "BK": 512, "FLOATS": False, "DEPENDENT": True}),
+    "expanded float8": (dequantize_kernels.expand_rows, "*fp8e4nv", 4, {
+        "BN": 8, "BK": 512, "FLOATS": True, "DEPENDENT": True}),
+    "expanded int4": (dequantize_kernels.expand_groups, "*u8", 4, {"BN": 32, "HALF": 64, "DEPENDENT": True}),
     "experts of a row": (expert_kernels.gated_rows, "*bf16", 4, {
         "TOP": 2, "BN": 1, "BK": 4096, "DEPENDENT": True}),
     "a row of experts": (expert_kernels.mixed_rows, "*bf16", 8, {"TOP": 2, "BN": 1, "BK": 16384, "DEPENDENT": True}),
@@ -109,8 +123,8 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any], x:
     """Registers, spills, and whether weights are loaded before the wait."""
     names = kernel.arg_names
     types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | {"x": x} | POINTERS
-    types |= {"out": "*fp8e4nv"} if kernel is kernels.float8_rows else {}
-    types |= {"out": "*fp16"} if kernel is kernels.half_rows else {}
+    types |= {"out": "*fp8e4nv"} if kernel is row_kernels.float8_rows else {}
+    types |= {"out": "*fp16"} if kernel is row_kernels.half_rows else {}
     types |= {"x": "*i8", "partial": "*fp32"} if kernel is plane_kernels.product_planes else {}
     types |= {"out": "*i8"} if kernel is plane_kernels.planes else {}
     types |= dict.fromkeys({"weight", "second", "state"} & {*names}, weight) if weight else {}

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot.backends import device as devices
+from ingot.backends import device
 from ingot.backends.device import Choice
 
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 
+from ingot.backends.cuda import devices, kernel_calls, launch  # noqa: E402
 from ingot.backends.cuda import executor as cuda  # noqa: E402
-from ingot.backends.cuda import launch  # noqa: E402
-from ingot.backends.cuda.launch import Rows  # noqa: E402
+from ingot.backends.cuda.devices import require_float8  # noqa: E402
+from ingot.backends.cuda.operands import Rows  # noqa: E402
 from ingot.backends.cuda.program import Attention, Experts, Product, Single, written_over  # noqa: E402
 from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
@@ -31,8 +32,8 @@ GPU = torch.cuda.is_available()
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Device cuda is torch's CPU where there is no GPU."""
     if not GPU:
-        monkeypatch.setattr(cuda, "resolve", lambda name: "0")
-        monkeypatch.setattr(cuda, "available", lambda name: None)
+        monkeypatch.setattr(devices, "resolve", lambda name: "0")
+        monkeypatch.setattr(devices, "available", lambda name: None)
         monkeypatch.setattr(cuda, "open_session", lambda opening: cuda.open_on(torch, torch.device("cpu"), opening))
 
 
@@ -156,10 +157,10 @@ def test_weights_of_float8(made: Any, activations: str) -> None:
 
 def test_a_prompt_in_float8(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows go by the library, and what the gate gives stays float8 for the product behind it."""
-    monkeypatch.setattr(cuda, "TILE_ROWS", 8)
+    monkeypatch.setattr(kernel_calls, "TILE_ROWS", 8)
     monkeypatch.setattr(launch, "TILE_ROWS", 8)
     if not GPU:  # the interpreter has no products of bfloat16
-        monkeypatch.setattr(cuda.CudaExecutor, "_attention", lambda *args: False)
+        monkeypatch.setattr(kernel_calls.KernelCalls, "_attention", lambda *args: False)
     built = made(precision="bfloat16", weights="fp8", activations="fp8")
     i32 = partial(np.array, dtype=np.int32)
     feeds = {
@@ -180,10 +181,10 @@ def test_a_prompt_in_float8(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_float8_needs_a_gpu_that_converts_it(made: Any) -> None:
     for words in ({"weights": "fp8"}, {"kv": "fp8"}):
         network = made(**words).on("cuda").session(kv_blocks=4)._executor._network
-        cuda.require_float8((8, 9), network)
+        require_float8((8, 9), network)
         with pytest.raises(UserError, match=r"compute capability 8\.9, and this one has 8\.6: build with"):
-            cuda.require_float8((8, 6), network)
-    cuda.require_float8((8, 0), made(weights="int8", kv="int8").on("cuda").session(kv_blocks=4)._executor._network)
+            require_float8((8, 6), network)
+    require_float8((8, 0), made(weights="int8", kv="int8").on("cuda").session(kv_blocks=4)._executor._network)
 
 
 def test_a_mixture_of_experts(tmp_path: Path) -> None:
@@ -428,4 +429,4 @@ def test_a_step_that_ends_no_prompt(made: Any) -> None:
 def test_bad_words(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with pytest.raises(ingot.errors.UserError, match="cuda"):
-        devices.device_of(word)
+        device.device_of(word)

@@ -9,7 +9,8 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="the kernels are compared with torch")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 
-from ingot.backends.cuda.launch import Launcher, Mixture  # noqa: E402
+from ingot.backends.cuda.launch import Launcher  # noqa: E402
+from ingot.backends.cuda.operands import Mixture  # noqa: E402
 from ingot.ops.mixture import Moe  # noqa: E402
 from tests.backends.cuda.test_kernels import DEVICE, HALF, close, draw  # noqa: E402
 

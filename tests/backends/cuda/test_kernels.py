@@ -10,19 +10,9 @@ torch: Any = pytest.importorskip("torch", reason="the kernels are compared with 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 
 from ingot.backends.cuda import launch  # noqa: E402
-from ingot.backends.cuda.launch import (  # noqa: E402
-    ROWS,
-    SPLITS,
-    Block,
-    Form,
-    Launcher,
-    Norm,
-    Tile,
-    Weight,
-    packed,
-    tiles_of,
-    unpacked,
-)
+from ingot.backends.cuda.launch import Launcher  # noqa: E402
+from ingot.backends.cuda.launch_shapes import ROWS, SPLITS, Block, Shapes, Tile, power, tiles_of  # noqa: E402
+from ingot.backends.cuda.operands import Form, Norm, Weight, packed, unpacked  # noqa: E402
 from ingot.ops.attention import KvWrite, PagedAttention  # noqa: E402
 from ingot.ops.cache_int8 import torch_to_int8, torch_vectors  # noqa: E402
 from ingot.ops.conversion import Float8Rows  # noqa: E402
@@ -113,7 +103,7 @@ def test_product_of_float8(
     wanted = wanted_of(x, given, wide[0], wide[1] if pair else None, residual)
     out = torch.full((rows, n + 1), float("nan"), dtype=HALF, device=DEVICE)
     key = (n, k, 1 + pair, "float8_e4m3fn")
-    high = max(16, launch.power(rows))
+    high = max(16, power(rows))
     parted = Launcher(torch, LAUNCHER.dependent, {key: Block(4, 4, 0, 1)}, {(*key, high): Tile(32, 4, 2, 2)})
     for launcher in (LAUNCHER, parted):
         launcher.product(x, weight, out[:, :n], given, residual)
@@ -171,7 +161,7 @@ def test_rows_of_float8(
     rounded = Float8Rows().torch(torch, normed(x, given))
     wanted = wanted_of(rounded, None, wide[0], wide[1] if pair else None, residual)
     out = torch.full((rows, n + 1), float("nan"), dtype=dtype, device=DEVICE)
-    tile = {(n, k, 1 + pair, "float8_e4m3fn", max(16, launch.power(rows))): Tile(32, 4, 2, 2)}
+    tile = {(n, k, 1 + pair, "float8_e4m3fn", max(16, power(rows))): Tile(32, 4, 2, 2)}
     for launcher in (LAUNCHER, Launcher(torch, LAUNCHER.dependent, tiles=tile)):
         launcher.product(x, weight, out[:, :n], given, residual, rounds=True)
         close(out[:, :n], wanted, dtype, 3 if library else 2)
@@ -232,7 +222,7 @@ def test_product_of_integers(rows: int, n: int, k: int, group: int, pair: bool, 
     weight = Weight(stored[0], of_kernels[0], *((stored[1], of_kernels[1]) if pair else (None, None)), group)
     wide = [w.float() * s.repeat_interleave(group or k, 1) for w, s in zip(weights, scales, strict=True)]
     wanted = wanted_of(x, given, wide[0], wide[1] if pair else None, residual)
-    high = max(16, launch.power(rows))
+    high = max(16, power(rows))
     kind = "int4" if group else "int8"
     parted = Launcher(torch, LAUNCHER.dependent, tiles={(n, k, 1 + pair, kind, high): Tile(16, 4, 3, 2)})
     for launcher in (LAUNCHER, parted):
@@ -398,14 +388,13 @@ def test_norm() -> None:
 @pytest.mark.parametrize("shared", [101_376, 166_912, 232_448])  # of compute capability 8.6, 8.0 and 9.0
 def test_what_programs_share_fits(shared: int) -> None:
     """Steps that are under way at once, by the memory that they take as the compiler lays them."""
-    launcher = Launcher(torch)
-    launcher.__dict__.update(shared=shared, multiprocessors=132)
-    assert launcher.steps(128, 2, 128)[:2] == ((128, 2) if shared > 163_839 else (64, 2))
+    shapes = Shapes(132, shared)
+    assert shapes.prefill(128, 2, 128)[:2] == ((128, 2) if shared > 163_839 else (64, 2))
     for width, size in ((64, 2), (256, 2), (128, 4), (256, 4)):
-        keys, stages, _ = launcher.steps(width, size, 128)
+        keys, stages, _ = shapes.prefill(width, size, 128)
         assert (2 * stages * keys + 128) * width * size <= max(shared, 163_840), (width, size)
     for n, k, pair, group, rows in ((6144, 4096, 0, 0, 5), (14336, 4096, 1, 0, 64), (4096, 14336, 0, 128, 64)):
         stored = torch.empty((n, k // (2 if group else 1)), dtype=torch.uint8 if group else torch.int8, device="meta")
-        found = launcher.tile(Weight(stored, stored, *((stored, stored) if pair else (None, None)), group), rows)
+        found = shapes.integer_tile(Weight(stored, stored, *((stored, stored) if pair else (None, None)), group), rows)
         held = found.outputs * (1 + pair) * 128 // (2 if group else 1) + 3 * max(16, rows) * 128
         assert found.stages >= 1 and found.stages * held <= shared and found.splits in (1, 2, 4)

@@ -20,7 +20,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingo
 
 from torch import nn  # noqa: E402
 
-from ingot.backends.cuda import chains, step_text  # noqa: E402
+from ingot.backends.cuda import chains, devices, step_text  # noqa: E402
 from ingot.backends.cuda import executor as cuda  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Device cuda is torch's CPU where there is no GPU."""
     if not GPU:
-        monkeypatch.setattr(cuda, "resolve", lambda name: "0")
-        monkeypatch.setattr(cuda, "available", lambda name: None)
+        monkeypatch.setattr(devices, "resolve", lambda name: "0")
+        monkeypatch.setattr(devices, "available", lambda name: None)
         monkeypatch.setattr(cuda, "open_session", lambda opening: cuda.open_on(torch, torch.device("cpu"), opening))
 
 

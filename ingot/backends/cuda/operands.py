@@ -1,0 +1,125 @@
+"""What kernels of target cuda are given: weights, rows with scales, norms, mixtures of experts, and forms of attention.
+
+Tensors are torch's, on one device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Norm:
+    """An RMS norm of a product's rows: x / sqrt(mean(x²) + eps) · (gain + shift)."""
+
+    gain: Any
+    eps: float
+    shift: float
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of float8 [T, k], each with a scale: what a product gives another that rounds its rows. dtype: of the rows
+    that they stand for."""
+
+    numbers: Any
+    scales: Any
+    dtype: Any
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def stride(self, dim: int) -> int:
+        """As a tensor has it."""
+        return int(self.numbers.stride(dim))
+
+    def wide(self) -> Any:
+        """The rows that they stand for."""
+        return (self.numbers.float() * self.scales[:, None]).to(self.dtype)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What a product multiplies rows with, [n, k]; `second` makes it silu(x · wᵀ) · (x · secondᵀ).
+
+    scales: of int8 and float8_e4m3fn, one an output; with `group`, of 4 bits in bytes [n, k / 2] (`packed`), one a
+    group.
+    """
+
+    first: Any
+    scales: Any = None
+    second: Any = None
+    second_scales: Any = None
+    group: int = 0
+
+    @property
+    def integers(self) -> bool:
+        """Whether it holds integers."""
+        return self.scales is not None and not self.first.is_floating_point()
+
+    @property
+    def float8(self) -> bool:
+        """Whether it holds floats of 8 bits."""
+        return self.scales is not None and not self.integers
+
+    @property
+    def outputs(self) -> int:
+        """n."""
+        return int(self.first.shape[0])
+
+    @property
+    def inputs(self) -> int:
+        """k."""
+        return int(self.first.shape[1]) * (2 if self.group else 1)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The experts of a mixture, one behind the other: gates and ups [experts · inner, hidden], downs [experts · hidden,
+    inner]. top: experts of a row; normalize: whether their shares sum to 1.
+    """
+
+    gates: Any
+    ups: Any
+    downs: Any
+    experts: int
+    top: int
+    normalize: bool
+
+
+@dataclass(frozen=True)
+class Form:
+    """How attention computes. cos, sin: float32 [T, R], by which queries and keys are rotated; None: they are not.
+    halves: whether pairs are i and i + R. window: 0 is none; softcap: 0 is none; slopes: float32 [H], of ALiBi.
+    """
+
+    scale: float
+    cos: Any = None
+    sin: Any = None
+    halves: bool = True
+    window: int = 0
+    softcap: float = 0.0
+    slopes: Any = None
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """What the kernels are compiled for."""
+        return {"WINDOW": self.window > 0, "SOFTCAP": self.softcap > 0, "ALIBI": self.slopes is not None}
+
+
+def packed(torch: Any, weight: Any, group: int) -> Any:
+    """Integers of 4 bits, int8 [n, k], as the kernels read them: uint8 [n, k / 2].
+
+    Byte j of a group holds its elements j and j + group / 2, as q + 8 each.
+    """
+    n, k = weight.shape
+    halves = (weight + 8).to(torch.uint8).view(n, k // group, 2, group // 2)
+    return (halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(n, k // 2).contiguous()
+
+
+def unpacked(torch: Any, weight: Any, group: int) -> Any:
+    """The int8 [n, k] of what `packed` gave."""
+    n, half = weight.shape
+    halves = weight.view(n, 2 * half // group, 1, group // 2)
+    return (torch.cat([halves & 15, halves >> 4], 2).reshape(n, 2 * half)).to(torch.int8) - 8
