@@ -93,7 +93,7 @@ class StateSpec:
     Its NumPy form is an array [num_blocks, block_size, 2, heads, width] (keys, then values): the number and size of
     blocks belong to the session, not to the network. The width is head_dim. Only of int8 is it more: head_dim padded to
     a multiple of 16, and the four bytes of a float32 scale behind it. A vector is then its whole numbers times its
-    scale, which is the greatest of its magnitudes / 127 (`ops.cache_int8.to_int8`). float8_e4m3fn has no scales: what
+    scale, which is the greatest of its magnitudes / 127 (`ops.narrow_cache.to_int8`). float8_e4m3fn has no scales: what
     lies beyond its largest number, 448, becomes that.
     """
 

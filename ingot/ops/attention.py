@@ -14,14 +14,6 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.errors import ValueFault
 from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
-from ingot.ops.cache_int8 import (
-    from_int8,
-    to_float8,
-    to_int8,
-    torch_to_float8,
-    torch_to_int8,
-    torch_vectors,
-)
 from ingot.ops.common import (
     Array,
     bf16,
@@ -35,9 +27,17 @@ from ingot.ops.common import (
     torch_wide,
     widen,
 )
+from ingot.ops.narrow_cache import (
+    from_int8,
+    to_float8,
+    to_int8,
+    torch_to_float8,
+    torch_to_int8,
+    torch_vectors,
+)
 
 NARROWER = (dtypes.int8, dtypes.float8_e4m3fn)  # caches that take floats of other types …
-INTO = (dtypes.float32, dtypes.bfloat16, dtypes.float16)  # … which are these (ops/cache_int8.py)
+INTO = (dtypes.float32, dtypes.bfloat16, dtypes.float16)  # … which are these (ops/narrow_cache.py)
 GATHERED = 1 << 26  # elements of keys and values that attention by torch brings together at once
 
 

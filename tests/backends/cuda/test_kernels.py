@@ -14,8 +14,8 @@ from ingot.backends.cuda.launch import Launcher  # noqa: E402
 from ingot.backends.cuda.launch_shapes import ROWS, SPLITS, Block, Shapes, Tile, power, tiles_of  # noqa: E402
 from ingot.backends.cuda.operands import Form, Norm, Weight, packed, unpacked  # noqa: E402
 from ingot.ops.attention import KvWrite, PagedAttention  # noqa: E402
-from ingot.ops.cache_int8 import torch_to_int8, torch_vectors  # noqa: E402
 from ingot.ops.conversion import Float8Rows  # noqa: E402
+from ingot.ops.narrow_cache import torch_to_int8, torch_vectors  # noqa: E402
 
 # The interpreter has no products of bfloat16, and truncates to it.
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
