@@ -44,7 +44,7 @@ ELSEWHERE = {
 }  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
 OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch", "pydantic": "openai", "pil": "pillow",
-             "llama-cpp": "llama-cpp-python"}  # fmt: skip
+             "llama-cpp": "llama-cpp-python", "sklearn": "scikit-learn"}  # fmt: skip
 # pip comes with a virtual environment, and ingot.compat stands in for the other two.
 OURS = {*FOLDERS, *sys.stdlib_module_names, "pip", "tensorrt", "tensorrt_llm"}
 
