@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from torch import nn
 import ingot
 from benchmarks.harness import Options, Result, Sample
 from benchmarks.nets import alternate
+from ingot.quantization.running import apart
 from tools.onnx_models import fetch
 from tools.onnx_table import FACE, MODELS, TEXT, Picture
 
@@ -57,11 +57,11 @@ def _digits(result: Result, options: Options) -> None:
     x = (found.images[order, None] / 16).astype(np.float32)
     labels = found.target[order]
     net = _fitted(x[:TRAINED_ON], labels[:TRAINED_ON])
-    example, dynamic = (torch.zeros(2, 1, 8, 8),), {"x": {0: "N"}}
+    example, dynamic = (torch.zeros(2, 1, 8, 8),), {"input": {0: "N"}}
     float32 = ingot.build(net, example, dynamic=dynamic)
     data = np.split(x[:CALIBRATED_ON], CALIBRATED_ON // BATCH)
     whole = ingot.quantize(net, data, example, dynamic=dynamic)
-    wanted, given = labels[TRAINED_ON:], {"x": x[TRAINED_ON:]}
+    wanted, given = labels[TRAINED_ON:], {"input": x[TRAINED_ON:]}
 
     def accuracy(engine: Any) -> float:
         (scores,) = engine.run(given).values()
@@ -91,18 +91,7 @@ def _fitted(x: Array, labels: Array) -> nn.Module:
             trainer.zero_grad()
             nn.functional.cross_entropy(net(images[some]), wanted[some]).backward()
             trainer.step()
-    return _Named(net).eval()
-
-
-class _Named(nn.Module):
-    """A net whose input is named x."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Any) -> Any:
-        return self.net(x)
+    return net.eval()
 
 
 # ------------------------------------------------------------------------------------------------- trained ONNX models
@@ -118,29 +107,19 @@ def _trained(result: Result, model: Any, options: Options) -> None:
     whole = ingot.quantize(str(model.file), [{name: x} for x in crops[1:]], dims, errors=False, report=False)
     given = {name: crops[0]}
     wanted, found = float32.run(given), whole.run(given)
-    errors = [_apart(found[k], wanted[k]) for k in wanted]
-    apart = max(rms for rms, _ in errors)
-    most = max(largest for _, largest in errors)
-    result.add(f"{model.name}: difference to float32", apart, "relative", note=f"at most {most:.3g} of the largest")
+    most = max(float(np.abs(found[k] - wanted[k]).max() / np.abs(wanted[k]).max()) for k in wanted)
+    note = f"at most {most:.3g} of the largest"
+    result.add(f"{model.name}: difference to float32", apart([found], [wanted]), "relative", note=note)
     _faster(result, model.name, float32, whole, given, options)
 
 
-def _crop(picture: Picture, height: int, width: int, rng: np.random.Generator) -> Array:
+def _crop(picture: Picture, height: int, width: int, rng: np.random.Generator) -> Any:
     """A part of the picture, at least a half of it each way, in this size."""
-    pixels = np.load(picture.file)
+    shape = np.load(picture.file, mmap_mode="r").shape
     share = rng.uniform(0.5, 1.0)
-    part = [max(1, int(n * share)) for n in pixels.shape[:2]]
-    begin = [int(rng.integers(0, n - p + 1)) for n, p in zip(pixels.shape[:2], part, strict=True)]
-    rows, columns = (b + np.arange(n) * p // n for b, n, p in zip(begin, (height, width), part, strict=True))
-    scaled = np.moveaxis(pixels[rows][:, columns].reshape(height, width, -1), -1, 0)
-    return np.broadcast_to(scaled, (3, height, width))[None].astype(np.float32)
-
-
-def _apart(found: Array, wanted: Array) -> tuple[float, float]:
-    """The root mean square of the difference over that of what is wanted, and the largest over the largest."""
-    difference = found.astype(np.float64) - wanted
-    rms = math.sqrt(float(np.mean(difference**2)) / float(np.mean(wanted.astype(np.float64) ** 2)))
-    return rms, float(np.abs(difference).max() / np.abs(wanted).max())
+    part = [max(1, int(n * share)) for n in shape[:2]]
+    begin = [int(rng.integers(0, n - p + 1)) for n, p in zip(shape[:2], part, strict=True)]
+    return picture.pixels(height, width, window=tuple(slice(b, b + p) for b, p in zip(begin, part, strict=True)))
 
 
 def _faster(result: Result, name: str, float32: Any, whole: Any, given: Any, options: Options) -> None:

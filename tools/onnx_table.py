@@ -55,9 +55,12 @@ class Picture:
     def file(self) -> Path:
         return CACHE / f"{self.name}.npy"
 
-    def pixels(self, height: int, width: int, channels: int = 3) -> Any:
-        """The picture in another size (of each pixel's nearest), float32 [1, channels, height, width] of 0 to 255."""
-        array = np.load(self.file)
+    def pixels(self, height: int, width: int, channels: int = 3, window: tuple[slice, ...] = ()) -> Any:
+        """The picture in another size (of each pixel's nearest), float32 [1, channels, height, width] of 0 to 255.
+
+        window: the part of it that is taken, rows and columns.
+        """
+        array = np.load(self.file)[window]
         rows, columns = (np.arange(n) * whole // n for n, whole in zip((height, width), array.shape[:2], strict=True))
         scaled = np.moveaxis(array[rows][:, columns], -1, 0)
         if len(scaled) != channels:

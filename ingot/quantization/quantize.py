@@ -35,7 +35,7 @@ from ingot.quantization.report import Report, check_name, measured, write_accura
 from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run
 from ingot.quantization.sensitivity import sensitivity
 from ingot.quantization.smooth import Smoothing
-from ingot.quantization.tuning import WHY, Clock, Tuning, compared, key_of, read, tuned
+from ingot.quantization.tuning import WHY, Clock, Tuning, key_of, read, tuned
 from ingot.source import is_engine
 from ingot.words import SAME, check_words
 
@@ -46,6 +46,7 @@ MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may
 SAMPLES = 32  # of the data, that errors are measured on
 FIRST, LAST = "first", "last"
 LARGE = 0.1  # error of the outputs, of which a build warns
+COMPARED = 0.5  # seconds for whole runs in int8 and in float, where no report of them is asked for
 BY_ROWS_LEAST = 0.8  # of the error with one scale for a tensor: rows with their own take a pass over them first
 
 
@@ -152,18 +153,18 @@ def quantize(
             precision, report, None, 0, debug or Debug(), phases, calibrate=calibration, smooth=smoothing, kv=kv
         )
         engine = _calibrated(source, inputs, weights, dynamic, request, calibration)
+        found = None
         if calibration.float is not None:
-            with phases.phase("compare"):
-                calibration.remarks += calibration.doubts(engine)
+            with phases.phase("measure"):
+                found = calibration.report(engine, whole=report_file is not None)
         engine.log = [*engine.log, *calibration.remarks]
-    if KEY not in engine.config:
+    if found is None:
         if report_file is not None:
             write_accuracy(engine.report, report_file)
     elif (test := self_test.made(engine, calibration.error)) is not None:
         engine.header["config"][self_test.KEY] = test
         if report_file is not None:
-            with phases.phase("measure"):
-                calibration.report(engine).write(report_file)
+            found.write(report_file)
     if progress is None:
         conclude(engine)
         for remark in calibration.remarks:
@@ -318,25 +319,27 @@ class Calibration:
             self.remarks.append(f"tune: {file} was measured at {self.tuning.isa}, and this machine has {level()}")
         return _in_float(choices, frozenset(self.tuning.floats))
 
-    def doubts(self, engine: Engine) -> list[str]:
-        """What speaks against the plan of an engine: errors that are large, and time that is not saved."""
-        plan = Plan.of(engine.config)
-        assert plan is not None and self.float is not None
-        int8 = [choice for choice in plan.layers if choice.scale is not None]
-        found = []
+    def report(self, engine: Engine, whole: bool) -> Report:
+        """The report of the engine that was built by the plan, with its speed: as precisely as a file of it wants, if
+        it is asked for as a `whole`; else a few runs, where nothing is tuned. What speaks against the plan, errors that
+        are large and time that is not saved, becomes remarks.
+        """
+        assert self.float is not None
+        report = dataclasses.replace(Report.of(engine), tuning=self.tuning)
+        int8 = [choice for choice in report.plan.layers if choice.scale is not None]
         if self.error is not None and self.error > LARGE:
             worst = sorted((c for c in int8 if c.error is not None), key=lambda c: -(c.error or 0.0))[:3]
             most = f" ({', '.join(f'{c.name} alone {c.error:.2g}' for c in worst)})" if worst else ""
-            found.append(f"int8: outputs are {self.error:.2g} from float, relative{most}: a budget leaves layers float")
-        if self.options.tune is None and int8:
-            found += compared(engine.session(), self.float.session(), self.feeds, [c.name for c in int8])
-        return found
-
-    def report(self, engine: Engine) -> Report:
-        """The report of the engine that was built by the plan, with its speed."""
-        assert self.float is not None
-        speed = measured(engine, self.float, self.feeds, level())
-        return dataclasses.replace(Report.of(engine), speed=speed, tuning=self.tuning)
+            self.remarks.append(
+                f"int8: outputs are {self.error:.2g} from float, relative{most}: a budget leaves layers float"
+            )
+        doubted = self.options.tune is None and bool(int8)
+        if whole or doubted:
+            speed = measured(engine, self.float, self.feeds, level(), math.inf if whole else COMPARED)
+            report = dataclasses.replace(report, speed=speed)
+        if doubted:
+            self.remarks += report.doubts
+        return report
 
 
 def _in_float(choices: Sequence[Choice], names: frozenset[str]) -> list[Choice]:

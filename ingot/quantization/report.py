@@ -15,10 +15,10 @@ from ingot.errors import UserError
 from ingot.passes.calibrated import Choice, Plan
 from ingot.quantization.chart import Bar, chart
 from ingot.quantization.running import Feeds
-from ingot.quantization.tuning import Tuning, by_layer
+from ingot.quantization.tuning import GAIN, Tuning, by_layer, seconds_of
 from ingot.written import write_whole
 
-PAIRS = 7  # runs of both engines in turn, after one of each
+LEAST, PAIRS = 3, 7  # runs of both engines in turn, after one of each
 KINDS = (".svg", ".json")
 
 
@@ -83,6 +83,17 @@ class Report:
             return []
         int8 = {choice.name for choice in self.plan.layers if choice.scale is not None}
         return [name for name, a, b in self.speed.layers if name in int8 and b > a]
+
+    @property
+    def doubts(self) -> list[str]:
+        """Words for what is no faster in int8 than in float, where that was measured: the whole run, and layers."""
+        found = []
+        if (speed := self.speed) is not None and speed.int8_ms > speed.float_ms * (1 - GAIN):
+            found.append(f"int8: it does not pay on this machine ({speed.isa}): a run takes {speed.int8_ms:.3g} ms, "
+                         f"and {speed.float_ms:.3g} ms in float; tune keeps the faster type of each layer")  # fmt: skip
+        if self.slower:
+            found.append(f"int8: no faster on this machine are {', '.join(self.slower)}")
+        return found
 
     def __str__(self) -> str:
         width = max((len(choice.name) for choice in self.plan.layers), default=5)
@@ -150,15 +161,18 @@ def _beside(choice: Choice, times: tuple[float, float] | None) -> str:
     return error if times is None or not times[1] else f"{error}   {times[0]:.2f} → {times[1]:.2f} ms"
 
 
-def measured(engine: Engine, other: Engine, feeds: Feeds, isa: str) -> Speed:
-    """An engine in int8 beside one in float on the same inputs, in turn."""
+def measured(engine: Engine, other: Engine, feeds: Feeds, isa: str, seconds: float = math.inf) -> Speed:
+    """An engine in int8 beside one in float on the same inputs, in turn: PAIRS runs, or as many, at least LEAST, as
+    begin within so many seconds.
+    """
     sessions = {"float": other.session(), "int8": engine.session()}
     times: dict[str, list[float]] = {name: [] for name in sessions}
-    for _ in range(1 + PAIRS):
+    begin = perf_counter()
+    for number in range(1 + PAIRS):
+        if number > LEAST and perf_counter() - begin > seconds:
+            break
         for name, session in sessions.items():
-            begin = perf_counter()
-            session.run(feeds)
-            times[name].append((perf_counter() - begin) * 1e3)
+            times[name].append(seconds_of(session, feeds) * 1e3)
     names = [choice.name for choice in Report.of(engine).plan.layers]
     layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names))
     return Speed(statistics.median(times["float"][1:]), statistics.median(times["int8"][1:]), layers, isa)

@@ -28,7 +28,6 @@ SCHEMA = 1
 GAIN = 0.02  # of a run's time, which a layer in float must save: differences below it are the machine's mood
 ROUNDS, PROFILES = 5, 3  # runs in turn for a comparison, each the least of RUNS; and profiled runs of both engines
 RUNS = 3
-COMPARED = 0.5  # seconds for whole runs in int8 and in float, where nothing is tuned
 WHY = "it is not faster in int8, as measured"
 MOST_BYTES = 16 << 20  # of a file of measurements
 
@@ -171,23 +170,6 @@ def tuned(
     return Tuning(key, level(), times, named, before * 1e3, after * 1e3)
 
 
-def compared(int8: Session, plain: Session, feeds: Feeds, names: Sequence[str]) -> list[str]:
-    """Words for what is no faster in int8 than in float on this machine: the whole run, and layers of these names."""
-    rounds, begin = 0, perf_counter()
-    one = two = math.inf
-    while rounds < 2 or (rounds < ROUNDS and perf_counter() - begin < COMPARED):  # the first is for warming up
-        one, two = min(one, _seconds(plain, feeds)), min(two, _seconds(int8, feeds))
-        rounds += 1
-    found = []
-    if two > one * (1 - GAIN):
-        found.append(f"int8: it does not pay on this machine ({level()}): a run takes {two * 1e3:.3g} ms, and "
-                     f"{one * 1e3:.3g} ms in float; tune keeps the faster type of each layer")  # fmt: skip
-    slower = [name for name, a, b in by_layer(plain, int8, feeds, names) if b > a]
-    if slower:
-        found.append(f"int8: no faster on this machine are {', '.join(slower)}")
-    return found
-
-
 def by_layer(plain: Session, int8: Session, feeds: Feeds, names: Sequence[str]) -> list[tuple[str, float, float]]:
     """(name, milliseconds in float, in int8) of the layers that both sessions name, each the least of some runs."""
     runs: tuple[list[dict[str, float]], ...] = ([], [])
@@ -216,10 +198,11 @@ def _both(one: Session, two: Session, feeds: Feeds) -> tuple[float, float]:
 
 
 def _least(session: Session, feeds: Feeds) -> float:
-    return min(_seconds(session, feeds) for _ in range(RUNS))
+    return min(seconds_of(session, feeds) for _ in range(RUNS))
 
 
-def _seconds(session: Session, feeds: Feeds) -> float:
+def seconds_of(session: Session, feeds: Feeds) -> float:
+    """Of one run."""
     begin = perf_counter()
     session.run(feeds)
     return perf_counter() - begin

@@ -14,7 +14,7 @@ from ingot.cli.main import main
 from ingot.engine.session import Engine
 from ingot.errors import FileError, UserError
 from ingot.passes.calibrated import Plan
-from ingot.quantization import tuning
+from ingot.quantization import report, tuning
 from tests.quantization.test_quantize import batches, net
 
 
@@ -87,12 +87,12 @@ def _built(tune_file: Path, **words: Any) -> Engine:
 
 
 def test_a_build_says_where_int8_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "by_layer", lambda *_: [("stem", 1.0, 2.0), ("block", 2.0, 1.0)])
+    monkeypatch.setattr(report, "by_layer", lambda *_: [("stem", 1.0, 2.0), ("block", 2.0, 1.0)])
     network, weights = net()
     for float_s, int8_s, count in ((1.0, 0.5, 1), (1.0, 1.0, 2)):
         times = {True: int8_s, False: float_s}
         order = iter([False, True] * 100)  # float first, in turn
-        monkeypatch.setattr(tuning, "_seconds", lambda *_, times=times, order=order: times[next(order)])
+        monkeypatch.setattr(report, "seconds_of", lambda *_, times=times, order=order: times[next(order)])
         engine = ingot.quantize(network, batches(), weights=weights)
         said = [line for line in engine.log if line.startswith("int8: ") and "from float" not in line]
         assert len(said) == count and said[-1] == "int8: no faster on this machine are stem"

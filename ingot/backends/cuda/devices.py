@@ -45,6 +45,7 @@ def available(name: str) -> int | None:
 
 
 def require_gpu(name: str) -> None:
+    """Raises UserError for an architecture: engines are built for it, and run on a GPU."""
     if not name.isdecimal():
         raise UserError(f"cuda:{name} is what engines are built for: run them on cuda or cuda:N")
 

@@ -7,11 +7,17 @@ import triton.language as tl
 
 
 @triton.jit
+def swiglu(a, b):
+    """silu(a) · b of float32."""
+    return a / (1.0 + tl.exp(-a)) * b
+
+
+@triton.jit
 def finish(sums, others, extra, out, row, columns, mask, extra_stride, out_stride, PAIR: tl.constexpr,
            EXTRA: tl.constexpr):  # fmt: skip
     """Sums as the result: silu(a) · b of a pair, plus a residual row or a bias."""
     if PAIR:
-        sums = sums / (1.0 + tl.exp(-sums)) * others
+        sums = swiglu(sums, others)
     if EXTRA:
         sums += tl.load(extra + row * extra_stride + columns, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + row * out_stride + columns, sums.to(out.dtype.element_ty), mask=mask)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
+from ingot.backends.cuda.epilogue import swiglu
 
 
 @triton.jit
@@ -69,7 +70,7 @@ def gated_rows(
     values = tl.load(x + (pair // TOP).to(tl.int64) * x_stride + at, mask=at < k, other=0.0).to(tl.float32)[None, :]
     a = tl.sum(gate.to(tl.float32) * values, axis=1)
     b = tl.sum(up.to(tl.float32) * values, axis=1)
-    found = a / (1.0 + tl.exp(-a)) * b
+    found = swiglu(a, b)
     tl.store(out + pair.to(tl.int64) * n + column, found.to(out.dtype.element_ty), mask=column < n)
 
 
@@ -165,7 +166,7 @@ def expert_tiles(
             others = tl.dot(v, values, others, input_precision="ieee")
     written = (column < n)[:, None] & known[None, :]
     if GATED:
-        sums = sums / (1.0 + tl.exp(-sums)) * others
+        sums = swiglu(sums, others)
         line = place
     else:
         sums *= tl.load(shares + pair, mask=known, other=0.0)[None, :]

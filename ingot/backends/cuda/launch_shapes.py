@@ -84,11 +84,9 @@ class Shapes:
         """What a program of a product of floats has at a time: rows of the weight, whole. Where there are few outputs,
         and several blocks of them for each program, programs stay (`resident` is not 0).
         """
-        n, wide = weight.outputs, power(weight.inputs)
-        parts = 2 if weight.second is not None else 1
-        key = (n, weight.inputs, parts, _kind(weight))
-        if key in self.blocks:
+        if (key := _key(weight)) in self.blocks:
             return self.blocks[key]
+        n, wide, parts = weight.outputs, power(weight.inputs), weight.parts
         if weight.float8 and rows == 1:  # the best of twelve on an H200
             warps, held = (4, 2 * IN_THREAD) if wide <= 8192 else (8, 4 * IN_THREAD)
             return Block(warps, min(max(1, held * 32 * warps // wide), power(n)), 0, 0)
@@ -98,15 +96,14 @@ class Shapes:
             held = IN_THREAD * 32 * warps // wide
             if n >= 3 * held * self.multiprocessors * 16 // warps:
                 return Block(warps, held, 0, 16 // warps)
-        warps = 4 if wide <= 8192 else min(16, wide // 2048)
-        return Block(warps, min(max(1, IN_THREAD * 32 * warps // wide // parts), power(n)), 0, 0)
+        warps, held = held_rows(weight.inputs, parts)
+        return Block(warps, min(held, power(n)), 0, 0)
 
     def integers(self, weight: Weight, rows: int) -> Block:
         """What a program of a product of integers has at a time: the best of some 20 each, on an H200."""
-        n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
-        key = (n, k, parts, _kind(weight))
-        if key in self.blocks:
+        if (key := _key(weight)) in self.blocks:
             return self.blocks[key]
+        n, k, parts = weight.outputs, weight.inputs, weight.parts
         line = power(k // (32 if weight.group else 16))
         chunks = min(line, 128 if weight.group else 256)
         if line > chunks:  # a thread holds much of x
@@ -126,11 +123,10 @@ class Shapes:
         """What a program of a product of integers by the matrix units has: near the best of some five each, on an
         H100, as far as memory that is shared by a program's threads allows.
         """
-        n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
         high = max(16, power(rows))
-        key = (n, k, parts, _kind(weight), high)
-        if key in self.tiles:
+        if (key := (*_key(weight), high)) in self.tiles:
             return self.tiles[key]
+        n, k, parts = weight.outputs, weight.inputs, weight.parts
         few = high == 16
         outputs = 64 if parts == 2 and few and not weight.group else 128
         blocks, step = -(-n // outputs), step_of(weight)
@@ -142,11 +138,10 @@ class Shapes:
 
     def float8_tile(self, weight: Weight, rows: int) -> Tile:
         """What a program of a product of float8 by the matrix units has: two, or more, are on each multiprocessor."""
-        n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
         high = max(16, power(rows))
-        key = (n, k, parts, _kind(weight), high)
-        if key in self.tiles:
+        if (key := (*_key(weight), high)) in self.tiles:
             return self.tiles[key]
+        n, k, parts = weight.outputs, weight.inputs, weight.parts
         splits = max(1, min(8, 2 * self.multiprocessors // -(-n // 64), k // STEP))
         return Tile(64, 4, splits, 3 if parts == 2 and high > 32 else 4)
 
@@ -171,9 +166,10 @@ def held_rows(inputs: int, parts: int) -> tuple[int, int]:
     return warps, max(1, IN_THREAD * 32 * warps // wide // parts)
 
 
-def _kind(weight: Weight) -> str:
-    """What a weight holds, by name."""
-    return "int4" if weight.group else str(weight.first.dtype).removeprefix("torch.")
+def _key(weight: Weight) -> tuple[int, int, int, str]:
+    """What `Blocks` has a product by: its sizes, and what its weight holds, by name."""
+    kind = "int4" if weight.group else str(weight.first.dtype).removeprefix("torch.")
+    return weight.outputs, weight.inputs, weight.parts, kind
 
 
 def step_of(weight: Weight) -> int:

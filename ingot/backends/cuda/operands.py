@@ -64,6 +64,11 @@ class Weight:
         return self.scales is not None and not self.integers
 
     @property
+    def parts(self) -> int:
+        """How many weights it is."""
+        return 1 if self.second is None else 2
+
+    @property
     def outputs(self) -> int:
         """n."""
         return int(self.first.shape[0])

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
+from ingot.backends.cuda.epilogue import swiglu
 
 
 @triton.jit
@@ -97,6 +98,14 @@ def rms_norm(x, gain, out, k, eps, shift, x_stride, out_stride, BK: tl.constexpr
 
 
 @triton.jit
+def _gated_row(a, b, row, at, n, a_stride, b_stride):
+    """silu(a) · b of the elements `at` of a row, in float32."""
+    gate = tl.load(a + row * a_stride + at, mask=at < n, other=0.0).to(tl.float32)
+    up = tl.load(b + row * b_stride + at, mask=at < n, other=0.0).to(tl.float32)
+    return swiglu(gate, up)
+
+
+@triton.jit
 def gated_float8(
     a, b, out, scales, n, a_stride, b_stride, BN: tl.constexpr, NATIVE: tl.constexpr, DEPENDENT: tl.constexpr
 ):
@@ -104,9 +113,7 @@ def gated_float8(
     after_others(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BN)
-    gate = tl.load(a + row * a_stride + at, mask=at < n, other=0.0).to(tl.float32)
-    up = tl.load(b + row * b_stride + at, mask=at < n, other=0.0).to(tl.float32)
-    values = (gate / (1.0 + tl.exp(-gate)) * up).to(a.dtype.element_ty).to(tl.float32)
+    values = _gated_row(a, b, row, at, n, a_stride, b_stride).to(a.dtype.element_ty).to(tl.float32)
     scale = _scale_of(values)
     tl.store(out + row * n + at, as_float8(values * (1.0 / scale), NATIVE), mask=at < n)
     tl.store(scales + row, scale)
@@ -118,6 +125,5 @@ def gated(a, b, out, n, a_stride, b_stride, out_stride, BN: tl.constexpr, DEPEND
     after_others(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BN + tl.arange(0, BN)
-    gate = tl.load(a + row * a_stride + at, mask=at < n, other=0.0).to(tl.float32)
-    up = tl.load(b + row * b_stride + at, mask=at < n, other=0.0).to(tl.float32)
-    tl.store(out + row * out_stride + at, (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=at < n)
+    values = _gated_row(a, b, row, at, n, a_stride, b_stride)
+    tl.store(out + row * out_stride + at, values.to(out.dtype.element_ty), mask=at < n)
