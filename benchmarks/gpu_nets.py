@@ -102,7 +102,7 @@ def _measure(
         replayed = float((again.float() - want).abs().max() / want.abs().max())
         result.add(f"{label}: largest difference to float32", max(error, replayed), "of the largest", at_most=accuracy)
         ours = timed([partial(session.run, {name: x}) for x in given])
-        result.add(f"{label}: ingot", ours.median, "ms", quartiles=ours.quartiles)
+        result.measured(f"{label}: ingot", ours, "ms")
         peer(result, label, "torch eager, CUDA graph", _graphed(half(module), given[0]), inputs, batch)
         ratio = result.rows[-1].value / ours.median
         result.add(f"{label}: torch eager, CUDA graph / ingot", ratio, "×")
@@ -148,7 +148,7 @@ def peer(
         torch.cuda.synchronize()
         took = perf_counter() - begin
         sample = timed([partial(work, x) for x in given])
-    result.add(f"{label}: {who}", sample.median, "ms", quartiles=sample.quartiles, note=f"ready in {took:.1f} s")
+    result.measured(f"{label}: {who}", sample, "ms", f"ready in {took:.1f} s")
 
 
 def timed(works: Sequence[Callable[[], Any]]) -> Sample:

@@ -26,7 +26,7 @@ from ingot.backends.cuda.net_executor import open_net
 from ingot.backends.cuda.operands import Rows, unpacked
 from ingot.backends.cuda.program import Attention, Call, Experts, Single
 from ingot.backends.cuda.steps import MOST_ROWS, PADDING, Graphs, Step, blank, choosing, columns_of, layout_of
-from ingot.backends.cuda.transfer import Layout, Transfer, arrays_of
+from ingot.backends.cuda.transfer import Transfer, arrays_of
 from ingot.backends.cuda.weights import Arranged, arranged
 from ingot.backends.device import Choice, Chosen, Opening
 from ingot.backends.torch_device import package
@@ -210,12 +210,7 @@ class CudaExecutor(TorchExecutor):
         """None for a step of one row a request, which needs it not."""
         if self._step_rows(feeds) or not self._groups:
             return None
-        tiles = {str(group): tiles_of(feeds["query_start"], group) for group in self._groups}
-        layout = Layout.of({name: (array.shape, "int32") for name, array in tiles.items()})
-        memory, arrays = self._transfer.words(layout)
-        for name, array in arrays.items():
-            array[...] = tiles[name]
-        there = layout.tensors(self._torch, memory.to(self._device, non_blocking=True))
+        there = self._transfer.there({str(group): tiles_of(feeds["query_start"], group) for group in self._groups})
         return Prompts({int(name): tensor for name, tensor in there.items()}, int(feeds["query_start"][-1]))
 
     def _step(self, feeds: Mapping[str, Array]) -> Step | None:
@@ -260,11 +255,7 @@ class CudaExecutor(TorchExecutor):
         given = {v.name: feeds[v.name] for v in values}
         if choice is not None:
             given |= {name: getattr(choice, name) for name in (*WORDS, "behind")}
-        layout = Layout.of({name: (array.shape, array.dtype.name) for name, array in given.items()})
-        memory, arrays = self._transfer.words(layout)
-        for name, array in arrays.items():
-            array[...] = given[name]
-        found = layout.tensors(self._torch, memory.to(self._device, non_blocking=True))
+        found = self._transfer.there(given)
         if choice is not None:
             found["token_ids"] = self._chooser.follow(found["token_ids"], found["behind"])
         return {v: found[v.name] for v in values}, found
@@ -300,6 +291,7 @@ class CudaExecutor(TorchExecutor):
         faults: dict[Node, Any] = {}
         tensors, _ = self._inputs(feeds)
         found = self._calls(tensors, sizes, items, faults, self._prompts(feeds))
+        self._transfer.mark()
         self._last = sizes
         return found, faults
 

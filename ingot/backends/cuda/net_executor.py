@@ -19,6 +19,7 @@ from ingot import dtypes
 from ingot.backends.cuda.net_calls import Call, Sums, net_program
 from ingot.backends.cuda.net_forms import Forms, NetMade, narrow, prepared
 from ingot.backends.cuda.net_target import NET
+from ingot.backends.cuda.page_locked import PAGE_LOCKED
 from ingot.backends.cuda.program import Single
 from ingot.backends.device import Opening
 from ingot.backends.torch_executor import TorchExecutor, item_of, load, typed_errors, written
@@ -250,7 +251,7 @@ class NetExecutor(TorchExecutor):
             tensor = to_tensor(torch, given, self._device) if isinstance(given, np.ndarray) else given.clone()
             seen.inputs[value.name] = tensor.contiguous()
             if isinstance(given, np.ndarray):
-                seen.pinned[value.name] = torch.empty_like(tensor, device="cpu", pin_memory=self._on_gpu)
+                seen.pinned[value.name] = PAGE_LOCKED.empty(torch, self._device, tuple(tensor.shape), tensor.dtype)
         base = self._loaded.tensors | self._states
         base |= {value: seen.inputs[value.name] for value in self._network.inputs}
         for each in self._made.calls:  # what only sizes decide is computed once

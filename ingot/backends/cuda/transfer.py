@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ingot.backends.cuda.page_locked import PAGE_LOCKED
 from ingot.ops.in_torch import to_array
 
 Array = np.ndarray[Any, Any]
@@ -54,24 +56,42 @@ class Layout:
 class Transfer:
     """Copies between the host and one device, in the order of torch's current stream.
 
-    Pinned memory is torch's: it is used again only when the copies from or to it have been made.
+    Memory on the host is held here until the copies from or to it have been made.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
         self._device = device
         self._on_gpu = device.type == "cuda"
+        self._asked: list[Any] = []  # memory of copies since the last mark
+        self._under_way: deque[tuple[Any, list[Any]]] = deque()  # and of earlier ones, by the event that ends them
 
     def words(self, layout: Layout) -> tuple[Any, dict[str, Array]]:
         """Memory of a layout on the host, and its arrays, for the caller to fill."""
-        memory = self._torch.empty(layout.words, dtype=self._torch.int32, pin_memory=self._on_gpu)
+        memory = self._memory((layout.words,), self._torch.int32)
         return memory, layout.arrays(memory.numpy())
+
+    def there(self, given: Mapping[str, Array]) -> dict[str, Any]:
+        """Arrays of whole words on the device, by one copy."""
+        layout = Layout.of({name: (array.shape, array.dtype.name) for name, array in given.items()})
+        memory, arrays = self.words(layout)
+        for name, array in arrays.items():
+            array[...] = given[name]
+        return layout.tensors(self._torch, memory.to(self._device, non_blocking=True))
 
     def back(self, tensor: Any) -> Any:
         """A tensor on the host that will hold the numbers of one on the device."""
-        there = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._on_gpu)
+        there = self._memory(tuple(tensor.shape), tensor.dtype)
         there.copy_(tensor, non_blocking=True)
         return there
+
+    def _memory(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        while self._under_way and self._under_way[0][0].query():
+            self._under_way.popleft()
+        memory = PAGE_LOCKED.empty(self._torch, self._device, shape, dtype)
+        if self._on_gpu:
+            self._asked.append(memory)
+        return memory
 
     def mark(self) -> Any:
         """What `wait` waits for: all that was asked of the device so far."""
@@ -79,6 +99,8 @@ class Transfer:
             return None
         event = self._torch.cuda.Event()
         event.record()
+        self._under_way.append((event, self._asked))
+        self._asked = []
         return event
 
     @staticmethod
