@@ -14,7 +14,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -223,7 +222,7 @@ def _memory(engine: Any, entry: str, args: argparse.Namespace, out: Output) -> d
         "sizes": sizes, "weights": session.memory().weights, "arena": planned.arena, "buffers": planned.buffers,
         "lower_bound": planned.lower_bound, "working": planned.working, "threads": session.threads,
         "copies": len(copies), "copied": sum(_bytes(program["buffers"], b, sizes) for b in copies),
-        "most_at": _most(program, sizes),
+        "most_at": _most(program["calls"], planned.most_at),
     }  # fmt: skip
 
 
@@ -242,15 +241,9 @@ def _show_memory(entry: str, found: dict[str, Any], out: Output) -> None:
     out.text(f"  copies   {found['copies']}, which move {size(found['copied'])}")
 
 
-def _most(program: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any] | None:
-    """The call at which the most is alive."""
-    buffers = _lazy.load("ingot._native").plan_layout(json.dumps(program), sizes)["buffers"]
-    calls = program["calls"]
-    alive = [sum(b["bytes"] for b in buffers if b["first"] <= i <= b["last"]) for i in range(len(calls))]
-    if not alive:
-        return None
-    i = alive.index(max(alive))
-    return {"call": i, "kernel": name_of(calls[i]), "where": calls[i].get("where", "")}
+def _most(calls: list[dict[str, Any]], i: int) -> dict[str, Any] | None:
+    """The call at which the most is alive; None of a program without calls."""
+    return {"call": i, "kernel": name_of(calls[i]), "where": calls[i].get("where", "")} if calls else None
 
 
 def _bytes(buffers: list[dict[str, Any]], number: int, sizes: dict[str, int]) -> int:

@@ -57,13 +57,15 @@ class Port(NamedTuple):
 @dataclass(frozen=True)
 class Planned:
     """Bytes that a run of given sizes takes. buffers: what calls hand to each other. lower_bound: the most of it that
-    is alive at once. working: the kernels' scratch, over all threads. arena: all together.
+    is alive at once. working: the kernels' scratch, over all threads. arena: all together. most_at: the number of the
+    first call at which the most is alive.
     """
 
     buffers: int
     lower_bound: int
     working: int
     arena: int
+    most_at: int
 
 
 @dataclass(frozen=True)

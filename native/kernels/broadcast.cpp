@@ -25,4 +25,11 @@ std::optional<std::int64_t> row_stride(const TensorView& view, const TensorView&
   return stride.value_or(0);
 }
 
+std::uint64_t apart_by_broadcast(std::span<const TensorView> in, const TensorView& y, std::size_t first) {
+  std::uint64_t found = 0;
+  for (std::size_t i = first; i < in.size(); ++i)
+    if (in[i].rank == y.rank && in[i].shape[0] == y.shape[0]) found |= std::uint64_t{1} << i;
+  return found;
+}
+
 }  // namespace ingot

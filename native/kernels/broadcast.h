@@ -23,4 +23,7 @@ inline bool broadcasts(const TensorView& view, const TensorView& y) {
 /// Nothing when it does not broadcast to those, or its rows are not equally far apart.
 std::optional<std::int64_t> row_stride(const TensorView& view, const TensorView& y, int first = 0);
 
+/// Kernel::apart of operands that broadcast to y: those that have its first dimension, which is not 1.
+std::uint64_t apart_by_broadcast(std::span<const TensorView> in, const TensorView& y, std::size_t first = 0);
+
 }  // namespace ingot

@@ -193,6 +193,8 @@ class ConvPacked final : public Convolution {
     return {0, scratch(p_.window, in[0], pixels_of(out[0]), threads)};
   }
 
+  std::optional<std::uint64_t> apart(Views in, Views out) const override { return 1 | apart_by_broadcast(in, out[0], 2); }
+
   bool keeps(std::size_t operand) const override { return (winograd_ || grouped_ || narrow_) && operand == 1; }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -273,6 +275,8 @@ class ConvTransposePacked final : public Convolution {
     }
     return {0, most};
   }
+
+  std::optional<std::uint64_t> apart(Views in, Views out) const override { return 1 | apart_by_broadcast(in, out[0], 1 + phases_.size()); }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const Sizes all = pixels_of(out[0]);

@@ -37,6 +37,8 @@ class Depthwise final : public Kernel {
     return {0, bytes_of_layout<Memory>(epilogue_)};
   }
 
+  std::optional<std::uint64_t> apart(Views in, Views out) const override { return 1 | apart_by_broadcast(in, out[0], 2); }
+
   void run(Views in, Views out, const Worker& worker) const override {
     if (out[0].elements() == 0) return;
     const Spatial x(in[0], window_.axes), y(out[0], window_.axes);

@@ -63,6 +63,8 @@ class Elementwise final : public Kernel {
     return {0, expression_.scratch()};
   }
 
+  std::optional<std::uint64_t> apart(Views in, Views out) const override { return apart_by_broadcast(in, out[0]); }
+
   void run(Views in, Views out, const Worker& worker) const override {
     if (out[0].elements() == 0) return;
     const Loop loop = merged_loop(in, out);

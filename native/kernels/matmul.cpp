@@ -38,6 +38,10 @@ class MatmulPacked final : public Kernel {
     return {0, bytes_of_layout<ProductMemory>(weight_, epilogue_, product)};
   }
 
+  std::optional<std::uint64_t> apart(Views in, Views out) const override {
+    return out[0].rank < 2 ? std::nullopt : std::optional(1 | apart_by_broadcast(in, out[0], first_extra()));
+  }
+
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView& y = out[0];
     const std::int64_t rows = rows_of(y);

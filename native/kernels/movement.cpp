@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "broadcast.h"
 #include "check.h"
 #include "packed_weight.h"
 #include "strided.h"
@@ -28,6 +29,7 @@ class Copy final : public Kernel {
     require_same_shape(name_, "the output", out[0], in[0]);
     return {};
   }
+  std::optional<std::uint64_t> apart(Views, Views) const override { return 1; }
   void run(Views in, Views out, const Worker& worker) const override {
     StridedCopy copy;
     for (int i = 0; i < in[0].rank; ++i) copy.add(in[0].shape[i], out[0].stride[i], in[0].stride[i]);
@@ -67,6 +69,9 @@ class Concat final : public Kernel {
     }
     require(total == out[0].shape[axis_], "concat", "the operands' sizes along the axis do not add up to the output's");
     return {};
+  }
+  std::optional<std::uint64_t> apart(Views in, Views out) const override {
+    return axis_ == 0 || in.size() > 64 ? std::nullopt : std::optional(apart_by_broadcast(in, out[0]));
   }
   void run(Views in, Views out, const Worker& worker) const override {
     std::int64_t start = 0;

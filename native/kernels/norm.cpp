@@ -260,6 +260,10 @@ class GroupNorm final : public Kernel {
     return {shared.bytes(), bytes_of_layout<Memory>(epilogue_, channels, groups_)};
   }
 
+  std::optional<std::uint64_t> apart(Views in, Views out) const override {
+    return 1 | apart_by_broadcast(in, out[0], 1u + (weight_ > 0) + (bias_ > 0));
+  }
+
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0];
     if (x.elements() == 0) return;

@@ -25,6 +25,8 @@ class Pool final : public Kernel {
     return {};
   }
 
+  std::optional<std::uint64_t> apart(Views, Views) const override { return 1; }
+
   void run(Views in, Views out, const Worker& worker) const override {
     if (out[0].elements() == 0) return;
     const Spatial x(in[0], window_.axes), y(out[0], window_.axes);
@@ -91,6 +93,8 @@ class AdaptivePool final : public Kernel {
     }
     return {};
   }
+
+  std::optional<std::uint64_t> apart(Views, Views) const override { return 1; }
 
   void run(Views in, Views out, const Worker& worker) const override {
     if (out[0].elements() == 0) return;

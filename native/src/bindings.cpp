@@ -202,7 +202,8 @@ class PySession {
     return {{"buffers", found.buffers},
             {"lower_bound", found.lower_bound},
             {"working", found.working},
-            {"arena", found.arena}};
+            {"arena", found.arena},
+            {"most_at", static_cast<std::uint64_t>(found.most_at)}};
   }
 
   int threads() const { return session_.threads(); }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -93,6 +94,10 @@ class Kernel {
   /// Whether it may keep, from one call to the next, something made of the constant operand in[`operand`]. Engines that differ
   /// in other weights only share the kernel, and with it what it keeps.
   virtual bool keeps([[maybe_unused]] std::size_t operand) const { return true; }
+  /// Of results whose first dimension counts what is computed apart, like the images of a batch: the operands that have it too, bit
+  /// i for in[i]. Part i of the results is made of part i of these and of all of the others. None where that is not so. Asked
+  /// before plan() has checked anything but the operands' types.
+  virtual std::optional<std::uint64_t> apart([[maybe_unused]] Views in, [[maybe_unused]] Views out) const { return std::nullopt; }
   /// Called by every worker of the region; the executor puts a barrier behind it. Allocates nothing, throws nothing.
   virtual void run(Views in, Views out, const Worker& worker) const = 0;
 };

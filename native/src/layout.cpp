@@ -95,30 +95,38 @@ std::vector<Stage> find_stages(const Program& program) {
     stage.lifetimes.push_back(
         {static_cast<int>(b), std::max(first[b], stage.first_call - 1), std::min(last[b], stage.end_call)});
   }
-  for (Stage& stage : stages) {
-    std::vector<std::pair<int, LifetimeEvent>> timed;  // 2 * call, and one more for a death
-    for (const Lifetime& life : stage.lifetimes) {
-      timed.push_back({2 * life.first, {life.buffer, true}});
-      // All that is there before the first call is filled before any of it is read.
-      timed.push_back({2 * std::max(life.last, stage.first_call) + 1, {life.buffer, false}});
-    }
-    std::stable_sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (const auto& [time, event] : timed) stage.events.push_back(event);
-  }
   return stages;
 }
 
-Layout place_buffers(const Stage& stage, std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets) {
+std::vector<LifetimeEvent> events_of(std::span<const Lifetime> lifetimes, int first_call) {
+  std::vector<std::pair<int, LifetimeEvent>> timed;  // 2 * call, and one more for a death
+  for (const Lifetime& life : lifetimes) {
+    // All that is there before the first call is filled before any of it is read.
+    const int last = std::max(life.last, first_call);
+    timed.push_back({2 * life.first, {life.buffer, true, std::max(life.first, first_call)}});
+    timed.push_back({2 * last + 1, {life.buffer, false, last}});
+  }
+  std::stable_sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<LifetimeEvent> events;
+  events.reserve(timed.size());
+  for (const auto& [time, event] : timed) events.push_back(event);
+  return events;
+}
+
+Layout place_buffers(std::span<const LifetimeEvent> events, std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets) {
   BestFit arena;
   Layout layout;
   std::uint64_t alive = 0;
-  for (const LifetimeEvent& event : stage.events) {
+  for (const LifetimeEvent& event : events) {
     const auto b = static_cast<std::size_t>(event.buffer);
     const std::uint64_t size = align_up(bytes[b]);
     if (event.begins) {
       offsets[b] = size == 0 ? 0 : arena.take(size);
       alive += size;
-      layout.lower_bound = std::max(layout.lower_bound, alive);
+      if (alive > layout.lower_bound) {
+        layout.lower_bound = alive;
+        layout.most_at = event.call;
+      }
     } else if (size != 0) {
       arena.give(offsets[b], size);
       alive -= size;

@@ -27,18 +27,21 @@ struct Lifetime {
   int last;
 };
 
-/// One buffer comes to life or dies.
+/// One buffer comes to life or dies, at a call.
 struct LifetimeEvent {
   int buffer;
   bool begins;
+  int call;
 };
 
 struct Stage {
   int first_call = 0;
   int end_call = 0;                   // one behind the last
   std::vector<Lifetime> lifetimes;    // of the inputs and temps that belong to the stage
-  std::vector<LifetimeEvent> events;  // in the order in which they happen
 };
+
+/// The lives of buffers in the order in which they begin and end.
+std::vector<LifetimeEvent> events_of(std::span<const Lifetime> lifetimes, int first_call);
 
 /// Splits a verified program into its stages and finds every lifetime.
 std::vector<Stage> find_stages(const Program& program);
@@ -46,9 +49,10 @@ std::vector<Stage> find_stages(const Program& program);
 struct Layout {
   std::uint64_t bytes = 0;        // the arena
   std::uint64_t lower_bound = 0;  // the most that is alive at once: no layout can do with less
+  int most_at = 0;                // the first call at which that much is alive
 };
 
 /// Places a stage's buffers. `bytes` and `offsets` are indexed by buffer; only those of the stage are read and written.
-Layout place_buffers(const Stage& stage, std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
+Layout place_buffers(std::span<const LifetimeEvent> events, std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
 
 }  // namespace ingot

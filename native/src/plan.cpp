@@ -5,6 +5,7 @@
 #include <map>
 
 #include "error.h"
+#include "micro_batches.h"
 #include "tiling.h"
 
 namespace ingot {
@@ -27,12 +28,13 @@ class Planner {
     check_sizes();
     describe_buffers();
     check_parts();
+    batches_ = find_micro_batches(loaded_, stage_, {buffers_, view_offset_}, request_.threads);
     place();
     if (parts == PlanParts::layout) return std::move(plan_);
     find_bases();
     reserve_views();
     add_entering();
-    for (int c = stage_.first_call; c < stage_.end_call; ++c) add_step(c);
+    add_steps();
     if (request_.stage + 1 == program_.stages) {
       plan_.leaving.first = static_cast<std::uint32_t>(plan_.views.size());
       for (const Output& output : program_.outputs) add_view(output.buffer, plan_.leaving);
@@ -52,6 +54,8 @@ class Planner {
   std::vector<TensorView> buffers_;        // by buffer; data is set for weights only
   std::vector<std::int64_t> view_offset_;  // by buffer, in elements
   std::vector<std::uint32_t> base_of_;     // by buffer: on which base it lies
+  std::vector<MicroBatches> batches_;
+  std::vector<std::uint8_t> inner_;  // by buffer: whether it holds few images at a time
   std::uint64_t shared_ = 0, local_ = 0;
 
   std::int64_t dim(DimId id) const { return plan_.dims[static_cast<std::size_t>(id)]; }
@@ -210,7 +214,15 @@ class Planner {
   }
 
   void place() {
-    plan_.layout = place_buffers(stage_, plan_.bytes, plan_.offsets);
+    inner_.assign(program_.buffers.size(), 0);
+    for (const MicroBatches& part : batches_) {
+      for (int buffer : part.inner) {
+        const auto b = static_cast<std::size_t>(buffer);
+        inner_[b] = 1;
+        plan_.bytes[b] = plan_.bytes[b] / static_cast<std::uint64_t>(part.images) * static_cast<std::uint64_t>(part.each);
+      }
+    }
+    plan_.layout = place_buffers(events_of(lifetimes_of(stage_, batches_), stage_.first_call), plan_.bytes, plan_.offsets);
     if (plan_.layout.bytes > static_cast<std::uint64_t>(kMaxBytes)) {
       throw Error(code::memory, "the arena would need " + std::to_string(plan_.layout.bytes >> 30) + " GiB");
     }
@@ -241,21 +253,40 @@ class Planner {
 
   void reserve_views() {
     std::size_t views = program_.inputs.size() + program_.outputs.size();
+    std::size_t steps = static_cast<std::size_t>(stage_.end_call - stage_.first_call);
     for (int c = std::max(stage_.first_call - 1, 0); c < stage_.end_call; ++c) {
       const Call& call = program_.calls[static_cast<std::size_t>(c)];
       views += call.in.size() + call.out.size();
     }
+    for (const MicroBatches& part : batches_) {
+      for (int c = part.first_call; c < part.end_call; ++c) {
+        const Call& call = program_.calls[static_cast<std::size_t>(c)];
+        views += static_cast<std::size_t>(part.count()) * (call.in.size() + call.out.size());
+        steps += static_cast<std::size_t>(part.count());
+      }
+    }
     plan_.views.reserve(views);
     plan_.relocations.reserve(views);
-    plan_.steps.reserve(static_cast<std::size_t>(stage_.end_call - stage_.first_call));
+    plan_.steps.reserve(steps);
   }
 
-  void add_view(int buffer, ViewRange& range) {
+  /// Some images of a batch.
+  struct Images {
+    std::int64_t first, count;
+  };
+
+  void add_view(int buffer, ViewRange& range, const Images* images = nullptr) {
     const int base = program_.base(buffer);
     const Buffer& owner = program_.buffer(base);
-    const TensorView& view = buffers_[static_cast<std::size_t>(buffer)];
-    const std::uint64_t within =
-        static_cast<std::uint64_t>(view_offset_[static_cast<std::size_t>(buffer)]) * size_of(view.dtype);
+    TensorView view = buffers_[static_cast<std::size_t>(buffer)];
+    std::int64_t offset = view_offset_[static_cast<std::size_t>(buffer)];
+    if (images != nullptr) {
+      const std::int64_t before = inner_[static_cast<std::size_t>(base)] != 0 ? 0 : images->first * view.stride[0];
+      offset += before;
+      if (view.data != nullptr) view.data = view.at(before);
+      view.shape[0] = images->count;
+    }
+    const std::uint64_t within = static_cast<std::uint64_t>(offset) * size_of(view.dtype);
     if (owner.kind == BufferKind::input && program_.is_body) {
       const auto input = std::find(program_.inputs.begin(), program_.inputs.end(), base) - program_.inputs.begin();
       plan_.handed.push_back({static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(input), within});
@@ -277,16 +308,49 @@ class Planner {
     }
   }
 
-  void add_step(int index) {
+  void add_steps() {
+    int next = stage_.first_call;
+    for (const MicroBatches& part : batches_) {
+      for (; next < part.first_call; ++next) add_step(next);
+      const int first_whole = static_cast<int>(plan_.wholes.size());
+      for (; next < part.end_call; ++next) plan_.wholes.push_back(whole_of(next));
+      for (std::int64_t image = 0; image < part.images; image += part.each) {
+        const Images some{image, std::min(part.each, part.images - image)};
+        for (int c = part.first_call; c < part.end_call; ++c) {
+          const int at = c - part.first_call;
+          add_step(c, &some, part.operands[static_cast<std::size_t>(at)], first_whole + at);
+        }
+      }
+    }
+    for (; next < stage_.end_call; ++next) add_step(next);
+  }
+
+  /// A call as a profile shows it.
+  Step whole_of(int index) {
+    const Call& call = program_.calls[static_cast<std::size_t>(index)];
+    Step step;
+    step.call = index;
+    const auto show = [&](const std::vector<int>& buffers, ViewRange& range) {
+      range = {static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(buffers.size())};
+      for (int buffer : buffers) plan_.views.push_back(buffers_[static_cast<std::size_t>(buffer)]);
+    };
+    show(call.in, step.in);
+    show(call.out, step.out);
+    return step;
+  }
+
+  /// Of some images only the operands in `parts` have a part, and the results.
+  void add_step(int index, const Images* images = nullptr, std::uint64_t parts = 0, int whole = -1) {
     const Call& call = program_.calls[static_cast<std::size_t>(index)];
     Step step;
     step.call = index;
     step.kernel = loaded_.kernels[static_cast<std::size_t>(index)].get();
+    step.whole = whole;
     step.in.first = static_cast<std::uint32_t>(plan_.views.size());
-    for (int operand : call.in) add_view(operand, step.in);
+    for (std::size_t i = 0; i < call.in.size(); ++i) add_view(call.in[i], step.in, i < 64 && (parts >> i & 1) != 0 ? images : nullptr);
     step.out.first = static_cast<std::uint32_t>(plan_.views.size());
     for (int result : call.out) {
-      if (!call.shapes_results()) add_view(result, step.out);
+      if (!call.shapes_results()) add_view(result, step.out, images);
     }
     if (step.kernel != nullptr) ask(call, step);
     if (call.control != Control::none) plan_bodies(call, index, step);

@@ -23,6 +23,7 @@ struct Step {
   const Kernel* kernel = nullptr;  // null: a host call or a control call
   ViewRange in, out;
   std::uint32_t bodies = 0;  // of a control call: its first one in StagePlan::bodies
+  int whole = -1;            // of a step for some images of a batch: what it is a part of, in StagePlan::wholes
 };
 
 /// A view whose memory is known only by the run: on which base it lies, and where. Bases are the arenas by stage, then the memory of
@@ -48,6 +49,7 @@ struct StagePlan {
   std::vector<TensorView> views;
   std::vector<Relocation> relocations;  // by base
   std::vector<Step> steps;
+  std::vector<Step> wholes;  // calls that run in several steps, each for some images; their views have no memory
   std::vector<Handed> handed;     // of a body
   std::vector<StagePlan> bodies;  // the first stage of each body of each control call; their arenas lie in the working memory
   ViewRange entering;  // stage 0: the inputs; later: the results of the call that ended the stage before, if a host call

@@ -34,7 +34,6 @@ Runner::Runner(const LoadedProgram& loaded, Together& together) : loaded_(loaded
   bases_.resize(number_of_bases(loaded));
   plans_.resize(stages);
   symbols_.resize(program().dims.symbols().size());
-  nanoseconds_.resize(program().calls.size());
   for (const std::vector<LoadedProgram>& bodies : loaded.bodies) {
     std::vector<std::unique_ptr<Runner>>& runners = bodies_.emplace_back();
     for (const LoadedProgram& body : bodies) runners.push_back(std::make_unique<Runner>(body, together));
@@ -240,7 +239,10 @@ void Runner::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps
   region.arena = bases_[static_cast<std::size_t>(stage)];
   region.pool = &ThreadPool::get(together_.threads);
   region.zones = &zones_;
-  if (together_.profile != nullptr) region.nanoseconds = {nanoseconds_.data(), steps.size()};
+  if (together_.profile != nullptr) {
+    nanoseconds_.resize(std::max(nanoseconds_.size(), steps.size()));
+    region.nanoseconds = {nanoseconds_.data(), steps.size()};
+  }
   region.run();
   const int failed = region.fault.step.load(std::memory_order_relaxed);
   if (failed != Fault::kNone) {
@@ -250,7 +252,13 @@ void Runner::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps
   for (std::size_t i = 0; together_.profile != nullptr && i < steps.size(); ++i) record(plan, steps[i], nanoseconds_[i]);
 }
 
-void Runner::record(const StagePlan& plan, const Step& step, std::uint64_t nanoseconds) {
+void Runner::record(const StagePlan& plan, const Step& taken, std::uint64_t nanoseconds) {
+  if (taken.whole >= 0) {
+    const auto same = [&](const CallProfile& one) { return one.call == taken.call; };
+    const auto before = std::find_if(together_.profile->rbegin(), together_.profile->rend(), same);
+    if (before != together_.profile->rend()) return void(before->nanoseconds += nanoseconds);
+  }
+  const Step& step = taken.whole < 0 ? taken : plan.wholes[static_cast<std::size_t>(taken.whole)];
   const auto in = plan.at(step.in), out = plan.at(step.out);
   together_.profile->push_back(
       {step.call, nanoseconds, bytes_of(in) + bytes_of(out), {in.begin(), in.end()}, {out.begin(), out.end()}});

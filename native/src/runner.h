@@ -103,7 +103,8 @@ class Runner {
   void run_kernels(StagePlan& plan, int stage, std::span<const Step> steps);
   void run_host(StagePlan& plan, const Step& step);
   HostRequest request(const StagePlan& plan, const Step& step) const;
-  void record(const StagePlan& plan, const Step& step, std::uint64_t nanoseconds);
+  /// Steps for the images of one batch are one call of the profile.
+  void record(const StagePlan& plan, const Step& taken, std::uint64_t nanoseconds);
   void bind_results(const Call& call, const std::vector<HostArray>& results);
   /// Binds the symbols of the kernel that ended a stage.
   void bind_numbers(const StagePlan& plan, const Step& step);

@@ -51,7 +51,8 @@ PlannedMemory Session::planned(const std::map<std::string, std::int64_t>& symbol
     values.push_back(found->second);
   }
   const StagePlan plan = make_plan({loaded_, 0, threads_, values, nullptr, states_.views()});
-  return {plan.layout.bytes, plan.layout.lower_bound, plan.arena_bytes - plan.shared_offset, plan.arena_bytes};
+  return {plan.layout.bytes, plan.layout.lower_bound, plan.arena_bytes - plan.shared_offset, plan.arena_bytes,
+          plan.layout.most_at};
 }
 
 // ---- one run ----------------------------------------------------------------------------------------------

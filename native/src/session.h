@@ -33,6 +33,7 @@ struct PlannedMemory {
   std::uint64_t lower_bound = 0;  // what of that is alive at once, at most: no layout needs less
   std::uint64_t working = 0;      // what kernels need beside it, over all threads
   std::uint64_t arena = 0;        // all of it, aligned
+  int most_at = 0;                // the first call at which the most is alive
 };
 
 class Session {

@@ -1,0 +1,39 @@
+// Micro-batches: where each image of a batch is computed by itself, calls may run for a few images, one call after the
+// other, and then for the next few. What they hand on stays in the caches then, and takes the memory of few images.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine.h"
+#include "kernel.h"
+
+namespace ingot {
+
+/// Calls [first_call, end_call) that run for `each` images at a time.
+struct MicroBatches {
+  int first_call = 0, end_call = 0;
+  std::int64_t images = 0;  // of the batch: the first dimension of their results
+  std::int64_t each = 0;
+  std::vector<std::uint64_t> operands;  // by call, of its operands: bit i says that operand i has a part for each image
+  std::vector<int> inner;               // buffers that only they use: of few images at a time
+
+  std::int64_t count() const { return (images + each - 1) / each; }
+};
+
+/// What is known of a stage's buffers when they are planned; all by buffer.
+struct BufferSizes {
+  std::span<const TensorView> views;
+  std::span<const std::int64_t> offsets;  // of views into their buffer, in elements
+};
+
+/// The calls of a stage that are better run so, in order: those whose handing on saves more bytes from leaving the caches of
+/// that many workers than weights are read again. Bits do not depend on it.
+std::vector<MicroBatches> find_micro_batches(const LoadedProgram& loaded, const Stage& stage, const BufferSizes& sizes, int threads);
+
+/// When the stage's buffers live if these calls run so. What they share with other calls lives as long as all of them run.
+std::vector<Lifetime> lifetimes_of(const Stage& stage, std::span<const MicroBatches> batches);
+
+}  // namespace ingot

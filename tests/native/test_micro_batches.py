@@ -1,0 +1,153 @@
+"""Micro-batches: calls that treat images apart run for some images and then for the next, and no bit shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import _native
+from tests.native.engines import WEIGHTS, Program, header, symbol
+
+Array = Any
+
+ROWS, COLUMNS = 128, 512  # of an image of float32: a batch of 9 and more is beyond the 2 MiB of one worker
+SHAPE: list[Any] = ["N", ROWS, COLUMNS]
+IMAGE = ROWS * COLUMNS
+
+
+def session_of(program: Program, threads: int = 1) -> _native.Session:
+    engine = _native.Engine.from_memory(json.dumps(header(main=program.json)).encode(), WEIGHTS)
+    return _native.Session(engine, threads=threads)
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+class Drawn:
+    """A program of random calls on images, and what NumPy makes of it."""
+
+    def __init__(self, seed: int, batch: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.batch = batch
+        self.program = Program(symbol("N", 1))
+        self.feeds = {"x": numbers(batch, ROWS, COLUMNS), "one": numbers(1, ROWS, COLUMNS), "row": numbers(COLUMNS)}
+        shapes: list[list[Any]] = [SHAPE, [1, ROWS, COLUMNS], [COLUMNS]]
+        inputs = [self.program.input(name, shape) for name, shape in zip(self.feeds, shapes, strict=True)]
+        self.values: list[tuple[int, Array]] = [(inputs[0], self.feeds["x"])]
+        self.small = [(b, a) for b, a in zip(inputs[1:], list(self.feeds.values())[1:], strict=True)]
+        steps = [self.add, self.add, self.add, self.scale, self.turn, self.join, self.mix, self.backwards, self.most]
+        for _ in range(int(self.rng.integers(4, 12))):
+            step: Callable[[], tuple[int, Array]] = steps[self.rng.integers(len(steps))]
+            self.values.append(step())
+        for i in sorted({len(self.values) - 1, *self.rng.integers(1, len(self.values), 2).tolist()}):
+            self.program.output(f"y{i}", self.values[i][0])
+        self.wanted = {f"y{i}": value for i, (_, value) in enumerate(self.values)}
+
+    def some(self) -> tuple[int, Array]:
+        """A value, the last ones first."""
+        return self.values[max(0, len(self.values) - 1 - int(self.rng.geometric(0.6)) + 1)]
+
+    def owner(self) -> tuple[int, Array]:
+        """A value that is no view, which views may look into."""
+        buffers = self.program.json["buffers"]
+        owners = [value for value in self.values if buffers[value[0]]["kind"] != "view"]
+        return owners[self.rng.integers(len(owners))]
+
+    def binary(self, op: str, a: tuple[int, Array], b: tuple[int, Array]) -> tuple[int, Array]:
+        result = a[1] + b[1] if op == "add" else np.maximum(a[1], b[1])
+        return self.program.binary(op, a[0], b[0], SHAPE), result
+
+    def add(self) -> tuple[int, Array]:
+        return self.binary("add", self.some(), self.some())
+
+    def scale(self) -> tuple[int, Array]:
+        """With an operand that has no part for each image."""
+        return self.binary("max", self.some(), self.small[self.rng.integers(2)])
+
+    def copied(self, view: int, shape: list[Any]) -> int:
+        out = self.program.temp(shape)
+        self.program.call("copy", [view], [out])
+        return out
+
+    def turn(self) -> tuple[int, Array]:
+        """Each image transposed, and read as if it were not."""
+        buffer, value = self.owner()
+        shape = ["N", COLUMNS, ROWS]
+        turned = self.copied(self.program.view(buffer, shape, [IMAGE, 1, COLUMNS]), shape)
+        view = self.program.view(turned, SHAPE, [IMAGE, COLUMNS, 1])
+        return view, np.ascontiguousarray(value.transpose(0, 2, 1)).reshape(value.shape)
+
+    def join(self) -> tuple[int, Array]:
+        """Written in parts, and every second column of that."""
+        parts = [self.some(), self.some()]
+        whole = self.program.temp(["N", ROWS, 2 * COLUMNS])
+        stride = [2 * IMAGE, 2 * COLUMNS, 1]
+        for i, (buffer, _) in enumerate(parts):
+            self.program.call("copy", [buffer], [self.program.view(whole, SHAPE, stride, i * COLUMNS)])
+        view = self.program.view(whole, SHAPE, [2 * IMAGE, 2 * COLUMNS, 2], 1)
+        joined = np.concatenate([value for _, value in parts], -1)[..., 1::2]
+        return self.copied(view, SHAPE), np.ascontiguousarray(joined)
+
+    def mix(self) -> tuple[int, Array]:
+        """Images and rows change places: no image is made of one."""
+        buffer, value = self.owner()
+        shape = [ROWS, "N", COLUMNS]
+        mixed = self.copied(self.program.view(buffer, shape, [COLUMNS, IMAGE, 1]), shape)
+        view = self.program.view(mixed, SHAPE, [IMAGE, COLUMNS, 1])
+        return view, np.ascontiguousarray(value.transpose(1, 0, 2)).reshape(value.shape)
+
+    def backwards(self) -> tuple[int, Array]:
+        """The last image first."""
+        buffer, value = self.owner()
+        last = ["*", ["-", "N", 1], IMAGE]
+        view = self.program.view(buffer, SHAPE, [-IMAGE, COLUMNS, 1], last)
+        return self.copied(view, SHAPE), np.ascontiguousarray(value[::-1])
+
+    def most(self) -> tuple[int, Array]:
+        """With an operand that is made of all images."""
+        buffer, value = self.some()
+        most = self.program.temp([1, ROWS, COLUMNS])
+        self.program.call("reduce", [buffer], [most], op="max", axes=[0], keepdims=True)
+        return self.binary("add", (most, value.max(0, keepdims=True)), self.some())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed: int) -> None:
+    drawn = Drawn(seed, batch=(9, 13, 16)[seed % 3])
+    session = session_of(drawn.program, threads=1 + seed % 2)
+    for _ in range(2):
+        for name, found in session.run(drawn.feeds).items():
+            np.testing.assert_array_equal(found, drawn.wanted[name], err_msg=name)
+
+
+def sums(length: int) -> Program:
+    """Sums of x with itself, each call's result for the next one alone."""
+    p = Program(symbol("N", 1))
+    y = p.input("x", SHAPE)
+    for i in range(length):
+        y = p.binary("add", y, y, SHAPE, f"sum.{i}")
+    p.output("y", y)
+    return p
+
+
+@pytest.mark.parametrize("batch", [16, 64])
+def test_what_calls_hand_on_takes_the_memory_of_few_images(batch: int) -> None:
+    """Of 8 images, which are 2 MiB, two at a time; and of all of them the input and the result."""
+    session = session_of(sums(5))
+    x = numbers(batch, ROWS, COLUMNS)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], 32 * x)
+    assert session.planned({"N": batch})["buffers"] == 2 * (batch + 8) * IMAGE * 4 + 4 * _native.RED_ZONE
+
+
+def test_a_profile_shows_calls_and_not_their_parts() -> None:
+    session = session_of(sums(5))
+    items = session.profile({"x": numbers(16, ROWS, COLUMNS)})
+    assert [item["call"] for item in items] == list(range(5))
+    for item in items:
+        assert item["out"] == [("float32", [16, ROWS, COLUMNS])] and item["in"] == 2 * item["out"]
+        assert item["bytes"] == 3 * 16 * IMAGE * 4 and item["ns"] > 0
