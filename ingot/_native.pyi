@@ -162,7 +162,8 @@ class Session:
         """Bytes of weights, arena, arena_lower_bound (of the last run) and state."""
 
     def planned(self, symbols: Mapping[str, int]) -> dict[str, int]:
-        """Bytes that a run of these sizes would take: buffers, lower_bound, working and arena (all of it).
+        """Bytes that a run of these sizes would take: buffers, lower_bound, working and arena (all of it); and most_at,
+        the number of the first call at which the most is alive.
 
         Raises Error("argument") when the program binds symbols while it runs, Error("kernel_refused").
         """

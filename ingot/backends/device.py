@@ -63,7 +63,9 @@ class Executor(Protocol):
         """Bytes: weights, arena, arena_lower_bound, state."""
 
     def planned(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        """Bytes of a run with dims of these sizes: buffers, lower_bound, working, arena."""
+        """Bytes of a run with dims of these sizes: buffers, lower_bound, working, arena; and most_at, the
+        number of the first call at which the most is alive.
+        """
 
     def sample(
         self, logits: Array, samplers: Sequence[Any], positions: Array

@@ -283,29 +283,33 @@ class TorchExecutor:
             if sizes[name] < dim.min or (dim.max is not None and sizes[name] > dim.max):
                 raise InputError(f"{name} is {sizes[name]}, outside its bounds: {dim.claims()}")
         try:
-            most = self._live(sizes)
+            most, most_at = self._live(sizes)
         except DimError as e:
             raise InputError(str(e)) from None
-        return {"buffers": most, "lower_bound": most, "working": 0, "arena": most}
+        return {"buffers": most, "lower_bound": most, "working": 0, "arena": most, "most_at": most_at}
 
-    def _live(self, sizes: Mapping[str, int]) -> int:
-        """The bytes of inputs and results that are alive at once, at most; what an op takes meanwhile comes on top."""
+    def _live(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """The bytes of inputs and results that are alive at once, at most, and at which node first; what an op takes
+        meanwhile comes on top.
+        """
         left = dict(self._left)
         bytes_: dict[Value, int] = {v: _bytes(v, sizes) for v in self._network.inputs}
         now = most = sum(bytes_.values())
-        for node in self._network.nodes:
+        most_at = 0
+        for number, node in enumerate(self._network.nodes):
             made = {v: _bytes(v, sizes) for v in node.outputs if not isinstance(v.spec, StateSpec)}
             bytes_ |= made
             now += sum(made.values())
-            most = max(most, now)
+            if now > most:
+                most, most_at = now, number
             for value in set(node.given):
                 left[value] -= 1
                 if not left[value]:
                     now -= bytes_.pop(value, 0)
-        return most
+        return most, most_at
 
     def memory(self) -> Mapping[str, int]:
-        arena = self._live(self._last) if self._last and not self._late else 0
+        arena = self._live(self._last)[0] if self._last and not self._late else 0
         state = sum(tensor.nbytes for tensor in self._states.values())
         return {"weights": self._loaded.bytes, "arena": arena, "arena_lower_bound": arena, "state": state}
 

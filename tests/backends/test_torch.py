@@ -394,7 +394,8 @@ def test_whole_numbers_are_held_as_whole_numbers(device: str) -> None:
 
 def test_planned() -> None:
     session = small().session(device="torch:cpu")
-    assert session.planned({"T": 10}).arena == 10 * 3 * 16  # x, the rows and their sum
+    planned = session.planned({"T": 10})
+    assert planned.arena == 10 * 3 * 16 and planned.most_at == 1  # x, the rows and their sum
     with pytest.raises(ArgumentError, match="sizes has no T"):
         session.planned({})
 
