@@ -17,7 +17,7 @@ from benchmarks import torch_nets
 from ingot.dims import Dim, Dimension
 from ingot.errors import CheckpointError, InputError, ModuleError, UnsupportedError, UserError
 from ingot.frontends.torch_export import guards
-from ingot.frontends.torch_export.graph import Range
+from ingot.frontends.torch_export.conditions import Range
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch")
 DYNAMIC = torch.export.Dim.DYNAMIC

@@ -15,7 +15,7 @@ import numpy as np
 from ingot import dims
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import DimError, UnsupportedError
-from ingot.frontends.torch_export.graph import Branch, Narrowed, Range
+from ingot.frontends.torch_export.conditions import Branch, Narrowed, Range
 from ingot.frontends.torch_export.reals import Real, as_fraction, at
 from ingot.ir import F
 

@@ -67,6 +67,11 @@ def inside(key: object, convert: Convert[T], value: Any) -> T:
         raise
 
 
+def always(made: T) -> Convert[T]:
+    """The same whatever the value is."""
+    return lambda value: made
+
+
 def optional(convert: Convert[T]) -> Convert[T | None]:
     return lambda value: None if value is None else convert(value)
 

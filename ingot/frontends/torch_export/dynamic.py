@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from ingot import dims
 from ingot.dims import Affine, Dim, Dimension, Expr
 from ingot.errors import ModuleError, UserError
-from ingot.frontends.torch_export.graph import Program, Range, Ref
+from ingot.frontends.torch_export.conditions import Range
+from ingot.frontends.torch_export.graph import Ref
+from ingot.frontends.torch_export.program import Program
 
 UNBOUNDED = 2**62  # and above: what torch writes for "no bound"
 

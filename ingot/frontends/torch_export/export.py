@@ -24,11 +24,12 @@ from ingot import _lazy, dtypes
 from ingot.dims import Affine, Dimension
 from ingot.errors import CheckpointError, IngotError, ModuleError, UserError
 from ingot.frontends.torch_export.archive import Archive
+from ingot.frontends.torch_export.conditions import Branch
 from ingot.frontends.torch_export.dynamic import Leaf, grow, size_named, symbols
-from ingot.frontends.torch_export.graph import Branch, Program
 from ingot.frontends.torch_export.guards import MAX_GUARDS, any_fixed, is_choice
 from ingot.frontends.torch_export.importer import Source, build_network
 from ingot.frontends.torch_export.load import read_program
+from ingot.frontends.torch_export.program import Program
 from ingot.frontends.torch_export.refusals import asked_at, why_not
 from ingot.frontends.torch_export.symbols import relation
 from ingot.frontends.torch_export.take_apart import taken_apart

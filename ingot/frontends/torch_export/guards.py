@@ -20,8 +20,10 @@ from ingot.dims import Call, Dim, Dimension, Expr
 from ingot.errors import DimError, UnsupportedError
 from ingot.frontends.table import Unsupported
 from ingot.frontends.torch_export.branches import FIXED, settled
+from ingot.frontends.torch_export.conditions import Branch, Range
 from ingot.frontends.torch_export.decode import Malformed
-from ingot.frontends.torch_export.graph import Branch, Graph, Program, Range, Ref, TensorMeta
+from ingot.frontends.torch_export.graph import Graph, Ref, TensorMeta
+from ingot.frontends.torch_export.program import Program
 from ingot.frontends.torch_export.reals import Real
 from ingot.frontends.torch_export.refusals import said
 

@@ -21,19 +21,10 @@ from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Ent
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.complex import PARTS
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
-from ingot.frontends.torch_export.graph import (
-    CHECKS,
-    Body,
-    Graph,
-    GraphNode,
-    Opaque,
-    Program,
-    Range,
-    Ref,
-    SizeRef,
-    refs,
-)
+from ingot.frontends.torch_export.conditions import Range
+from ingot.frontends.torch_export.graph import CHECKS, Body, Graph, GraphNode, Opaque, Ref, SizeRef, refs
 from ingot.frontends.torch_export.memory import Memory, shares
+from ingot.frontends.torch_export.program import Program
 from ingot.frontends.torch_export.reals import Real
 from ingot.frontends.torch_export.symbols import Unwritten
 from ingot.frontends.torch_export.ways_out import way_out
