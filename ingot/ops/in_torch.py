@@ -206,9 +206,11 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def of_device(error: BaseException) -> bool:
-    """Whether this is what torch or Triton raises when a device fails, of which they may say so at a later call."""
+    """Whether this is what torch or Triton raises when a device fails, of which they may say so at a later call. What
+    cannot be captured in a CUDA graph leaves the device as it was.
+    """
     if type(error).__name__ == "AcceleratorError" or any(words in str(error) for words in _FAILED):
-        return True
+        return "captur" not in first_line(error)  # in all that CUDA says of captures: errors 900 to 908
     return _TRITON in str(error) and not out_of_memory(error)
 
 

@@ -273,7 +273,8 @@ class NetExecutor(TorchExecutor):
         except RuntimeError as e:
             if out_of_memory(e) or of_device(e):
                 raise
-            self.uncaptured, self._captures = first_line(e), False
+            # The end of a capture may say only that it failed; why is in what it was raised over.
+            self.uncaptured, self._captures = first_line(e.__context__ or e), False
             seen.inputs, seen.fixed = {}, {}
         seen.nodes = list(faults)
 

@@ -231,13 +231,22 @@ def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(seen.replay is not None for seen in session._executor._seen.values()) == 2
 
 
-def test_a_capture_that_fails() -> None:
-    """Runs go on call by call, and the session says why."""
+class AcceleratorError(RuntimeError):
+    """As torch names what CUDA says."""
+
+
+@pytest.mark.parametrize("at_its_end", [False, True])
+def test_a_capture_that_fails(at_its_end: bool) -> None:
+    """Runs go on call by call, and the session says why, also where the end of the capture fails over it."""
     engine, module, x = built("graphs")
     session = engine.session(device="cuda")
 
     def fails(work: Any) -> Any:
-        raise RuntimeError("operation not permitted when stream is capturing")
+        try:
+            raise AcceleratorError("CUDA error: operation not permitted when stream is capturing\nCUDA may say more")
+        finally:
+            if at_its_end:
+                raise AcceleratorError("CUDA error: operation failed due to a previous error during capture")
 
     session._executor._captures, session._executor._captured = True, fails
     for _ in range(3):
