@@ -195,7 +195,7 @@ def _simpler(op: Op, specs: tuple[Spec, ...]) -> Network:
 
 
 _TRITON = "Triton Error [CUDA]: "
-_SHORT = ("allocate memory", f"{_TRITON}out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_SHORT = ("allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of torch, CUDA and Triton; of cuBLAS
 _FAILED = ("CUBLAS_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_EXECUTION_FAILED")  # libraries met a device that had failed
 
 
@@ -209,9 +209,12 @@ def of_device(error: BaseException) -> bool:
     """Whether this is what torch or Triton raises when a device fails, of which they may say so at a later call. What
     cannot be captured in a CUDA graph leaves the device as it was.
     """
-    if type(error).__name__ == "AcceleratorError" or any(words in str(error) for words in _FAILED):
+    if out_of_memory(error):
+        return False
+    named = type(error).__name__ in ("AcceleratorError", "CudaError")
+    if named or any(words in str(error) for words in _FAILED):
         return "captur" not in first_line(error)  # in all that CUDA says of captures: errors 900 to 908
-    return _TRITON in str(error) and not out_of_memory(error)
+    return _TRITON in str(error)
 
 
 def first_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from ingot.backends.device import RUNTIMES
 from ingot.backends.kernel import Kernel, Operand
 from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.errors import ArgumentError, DeviceError, InputError, NetworkError, UserError, ValueFault
+from ingot.errors import ArgumentError, DeviceError, InputError, MemoryLimitError, NetworkError, UserError, ValueFault
 from ingot.ir import OPS, F, Network, Op, Spec
 from ingot.ops import in_torch
 from ingot.ops.layouts import LAYOUTS, PLAIN
@@ -288,7 +288,7 @@ def test_what_is_alive_at_once_is_planned() -> None:
     for n in (2, 3, 64):
         most = 3 * 16 * n  # y, its magnitude and the root of that
         assert executor.planned({"N": n}) == {
-            "buffers": most, "lower_bound": most, "working": 0, "arena": most,
+            "buffers": most, "lower_bound": most, "working": 0, "arena": most, "most_at": 3,
         }  # fmt: skip
     assert session.memory().arena == 0
     session.run({"x": np.ones((3, 4), np.float32)})
@@ -321,6 +321,10 @@ def test_an_engine_without_its_network() -> None:
 # ------------------------------------------------------------------------------------------------- a device that fails
 
 
+class CudaError(RuntimeError):
+    """As torch.cuda.check_error raises it, which a torch for the CPU cannot make."""
+
+
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
@@ -328,6 +332,7 @@ def test_an_engine_without_its_network() -> None:
          "illegal memory access was encountered"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle )`"),
          "CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx"),
+        (CudaError("device-side assert triggered (710)"), "device-side assert triggered"),
     ],
 )  # fmt: skip
 def test_a_device_that_fails(raised: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +345,24 @@ def test_a_device_that_fails(raised: Exception, said: str, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(OPS["neg"], "torch", fails)
         with pytest.raises(DeviceError, match=f"{said}.*; the device is of no more use"):
+            session.run(FEEDS)
+    assert session.run(FEEDS)["y"][0] == -1
+
+
+FULL = [torch.AcceleratorError("CUDA error: out of memory\nCompile with …"), CudaError("out of memory (2)")]
+
+
+@pytest.mark.parametrize("raised", FULL, ids=["torch", "CUDA"])
+def test_a_device_that_is_full(raised: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said by CUDA, not by torch's allocator: the device goes on."""
+
+    def fails(self: Op, torch: Any, x: Any) -> Any:
+        raise raised
+
+    session = net().session(device="torch:cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(OPS["neg"], "torch", fails)
+        with pytest.raises(MemoryLimitError, match="out of memory"):
             session.run(FEEDS)
     assert session.run(FEEDS)["y"][0] == -1
 
