@@ -378,30 +378,35 @@ def attention() -> Iterator[Template]:
 
 
 def recurrent() -> Iterator[Template]:
-    """Layers by rows and by units, of weights in panels and as they are."""
-    for kernel, dtype, packed in itertools.product(("lstm", "gru", "rnn"), FLOATS, (False, True)):
+    """Layers by rows and by units, of weights in panels, of int8 too, and as they are."""
+    stored = ((False, False), (True, False), (True, True))
+    for kernel, dtype, (packed, scaled) in itertools.product(("lstm", "gru", "rnn"), FLOATS, stored):
         for more in itertools.product((False, True), repeat=2 if kernel == "lstm" else 1):
-            t = Template(f"{kernel}.{dtype}.{packed}.{'.'.join(map(str, more))}")
+            t = Template(f"{kernel}.{dtype}.{packed}.{scaled}.{'.'.join(map(str, more))}")
             gates, projects = {"lstm": 4, "gru": 3, "rnn": 1}[kernel], len(more) > 1 and more[1]
             steps, rows, units = t.size("steps", 0, 9), t.size("rows", 0, 75), t.size("units", 1, 75)
             width = t.size("width", 1, 75) if projects else units
             inputs = calc("*", gates, units)
 
-            def weight(name: str, groups: int, outputs: Json, k: Json) -> int:
+            def weight(name: str, groups: int, outputs: Json, k: Json, kind: str) -> int:
                 if packed:  # noqa: B023  called in the loop's body
-                    return t.weight(name, panels(outputs, k, dtype, groups), dtype)  # noqa: B023
-                return t.input(name, [calc("*", groups, outputs), k], dtype)  # noqa: B023
+                    return t.weight(name, panels(outputs, k, kind, groups), kind)  # noqa: B023
+                return t.input(name, [calc("*", groups, outputs), k], kind)  # noqa: B023
 
-            operands = [t.input("gates", [steps, rows, inputs], dtype), weight("w", gates, units, width)]
+            kind = "int8" if scaled else dtype
+            operands = [t.input("gates", [steps, rows, inputs], dtype), weight("w", gates, units, width, kind)]
+            operands += [t.input("scales", [inputs], "float32")] if scaled else []
             operands += [t.input("h0", [rows, width], dtype)]
             operands += [t.input("c0", [rows, units], dtype)] if kernel == "lstm" else []
             operands += [t.input("bias", [inputs], dtype)]
             if more[0]:
                 index = t.choice("index", "int32", "int64")
                 operands.append(t.input("lengths", [rows], index, kind="index", low=0, high=steps))
-            operands += [weight("projection", 1, width, units)] if projects else []
+            operands += [weight("projection", 1, width, units, dtype)] if projects else []
             results = [t.result([steps, rows, width], dtype), t.result([rows, width], dtype)]
             params: Json = {"reverse": t.choice("reverse", False, True), "packed": packed, "lengths": more[0]}
+            if scaled:
+                params["scales"] = True
             if kernel == "lstm":
                 results.append(t.result([rows, units], dtype))
                 params["projection"] = projects

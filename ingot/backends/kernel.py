@@ -230,10 +230,13 @@ class Kernel:
         return KernelCall(self.name, self.version, params, reads, writes, self.sizes, first, splits)
 
     def _lacks(self, operand: Operand, node: Node, use: Use) -> bool:
-        """Whether the node has not this operand but ones behind it, and the call would not say so."""
+        """Whether the node has not this operand but ones behind it, and the call would not say so. What only belongs
+        to another operand's layout has no place in nodes without it."""
         name = operand.plain_name
         says = use.params.get(name) is False or use.counts.get(name) == 0
-        return not present(node, self.operands.index(operand)) and not says
+        before = self.operands[: self.operands.index(operand)]
+        at = sum(PLAIN in o.layouts or use.counts.get(o.plain_name) != 0 for o in before)
+        return not present(node, at) and not says
 
     def _check(self, params: Mapping[str, Any]) -> None:
         """Holds what a declaration's functions give to its own schema."""

@@ -17,6 +17,7 @@ from ingot.frontends.recording import Recorder
 from ingot.ir import Node, Op, Value
 from ingot.ops.conversion import Cast, Dequantize
 from ingot.ops.product import Matmul
+from ingot.ops.recurrent import Recurrent
 from ingot.ops.spatial import Conv, ConvTranspose
 
 Array = np.ndarray[Any, Any]
@@ -116,13 +117,24 @@ def _operand(value: Value, found: Mapping[Value, Made]) -> Any:
     return value.name if value.kind == "parameter" else value.array
 
 
+def _is_symmetric(node: Node) -> bool:
+    """Whether integers have no zero point, or as good as none: uint8 less 128 is int8."""
+    middle = 128 if node.inputs[0].dtype is dtypes.uint8 else 0
+    if len(node.given) == 2:
+        return True
+    zero = node.inputs[2]
+    return zero.kind == "constant" and bool((zero.array == middle).all())
+
+
 def _reads(user: Node, value: Value) -> bool:
-    """Whether a reader wants it as floats: products take rows of integers with their scales, and sums of integers those
-    of x and of the weight."""
+    """Whether a reader wants it as floats: products and recurrent layers take rows of integers with their scales, and
+    sums of integers those of x and of the weight."""
     node = value.node
     if node is None or node.op.name != "dequantize" or len(user.inputs) < 2 or user.inputs[1] is not value:
         return True
-    if isinstance(user.op, Matmul) and user.op.transpose_b and (len(node.given) == 2 or _is_grouped(node)):
+    if isinstance(user.op, Matmul) and user.op.transpose_b and (_is_symmetric(node) or _is_grouped(node)):
+        return False
+    if isinstance(user.op, Recurrent) and _is_symmetric(node):
         return False
     x = user.inputs[0].node
     return not (isinstance(user.op, Conv | ConvTranspose | Matmul) and x is not None and x.op.name == "dequantize")

@@ -38,6 +38,7 @@ class Layout(NamedTuple):
     ops: whose operands these are. sizes: how many numbers say what is stored; the first `rank` of them (None: all) are
     an operand's shape. most: how many operands it holds. shapes: those of what is stored, from the op, the dtype, the
     number of operands and the sizes. pack, unpack: between operands and what is stored, by the op and the sizes.
+    scaled: the last array are float32 scales of the others, integers, and the operands are float32 that both make.
     """
 
     ops: tuple[type[Op], ...]
@@ -47,6 +48,7 @@ class Layout(NamedTuple):
     shapes: Callable[[Any, DType, int, Sizes], list[Shape]]
     pack: Callable[[Any, Sequence[Array], Sizes], list[Array]]
     unpack: Callable[[Any, Sequence[Array], int, Sizes], Sequence[Array]]
+    scaled: bool = False
 
 
 # -------------------------------------------------------------------------------------------------- panels of experts
@@ -115,6 +117,25 @@ def _unpack_conv(op: Conv, stored: Sequence[Array], count: int, sizes: Sizes) ->
     outputs, channels, *kernel = sizes
     rows = unpack_groups(stored[0], op.groups, outputs, math.prod(sizes[1:]))
     return [np.moveaxis(rows.reshape(outputs, *kernel, channels), -1, 1)]
+
+
+# ---------------------------------------------------------------------------------------------------- panels of int8
+
+
+def _scaled_shapes(op: Recurrent, dtype: DType, count: int, sizes: Sizes) -> list[Shape]:
+    return [panel_shape(dtypes.int8, op.gates_each, sizes[0], sizes[1]), (sizes[0],)]
+
+
+def _pack_scaled(op: Recurrent, weights: Sequence[Array], sizes: Sizes) -> list[Array]:
+    """Rounded to what int8 with a scale for each output holds."""
+    most = np.abs(weights[0]).max(1)
+    scales = (np.where(most > 0, most, 1) / 127).astype(np.float32)
+    return [pack_groups(np.rint(weights[0] / scales[:, None]).astype(np.int8), op.gates_each), scales]
+
+
+def _unpack_scaled(op: Recurrent, stored: Sequence[Array], count: int, sizes: Sizes) -> list[Array]:
+    integers = unpack_groups(stored[0], op.gates_each, sizes[0], sizes[1])
+    return [integers.astype(np.float32) * stored[1][:, None]]
 
 
 # --------------------------------------------------------------------------------------------------------------- taps
@@ -217,6 +238,10 @@ LAYOUTS = {
         lambda op, weights, sizes: [pack_groups(weights[0], op.gates_each)],
         lambda op, stored, count, sizes: [unpack_groups(stored[0], op.gates_each, sizes[0], sizes[1])],
     ),
+    # the same of int8, and a scale for each output
+    "scaled panels of gates": Layout(
+        (Recurrent,), (2,), 2, 1, _scaled_shapes, _pack_scaled, _unpack_scaled, scaled=True,
+    ),
     # of one expert after the other; the last size is their number
     "panels of experts": Layout((Moe,), (3,), 2, UNLIMITED, _expert_shapes, _pack_experts, _unpack_experts),
     # of a convolution, its channels last: every group of outputs begins a panel
@@ -240,15 +265,23 @@ class Entry(NamedTuple):
     sizes: tuple[int, ...] = ()
     arrays: int = 1
 
+    @property
+    def scaled(self) -> bool:
+        """Whether its operands are made of integers and scales."""
+        return self.layout != PLAIN and LAYOUTS[self.layout].scaled
+
     def specs(self, stored: Sequence[Spec]) -> list[Spec]:
         """The operands; OpError where what is stored is not what the layout says."""
         if self.layout == PLAIN:
             return list(stored)
         layout = LAYOUTS[self.layout]
-        dtype = unpacked_dtype(stored[0].dtype)
+        dtype = dtypes.int8 if layout.scaled else unpacked_dtype(stored[0].dtype)
         require(dtype in (*WEIGHTS, *COMPACT), "what lies in a layout are floats, int8, int4 or float8_e4m3fn")
         shapes = layout.shapes(self.op, dtype, len(self.places), self.sizes)
-        for spec, wanted in zip(stored, [Spec(shape, packed_dtype(dtype)) for shape in shapes], strict=True):
+        kinds = [packed_dtype(dtype)] * len(shapes)
+        if layout.scaled:
+            kinds[-1] = dtype = dtypes.float32
+        for spec, wanted in zip(stored, map(Spec, shapes, kinds), strict=True):
             require(spec == wanted,
                     f"what is stored in {self.layout} must be {wanted.dtype.name}{list(wanted.shape)}, not {spec}")
         return [Spec(self.sizes[: layout.rank], dtype)] * len(self.places)

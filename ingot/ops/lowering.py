@@ -167,6 +167,14 @@ class Lowered(Op):
               "layouts": (X, ("panels of gates", (1,), 9, 3), *at_places(2, 3))}),
         Case("an RNN in float16", (f16(5, 2, 40), f16(2, 40, 32), f16(2, 40), f16(40)),
              {"inner": Rnn(activation="relu"), "layouts": (X, ("panels of gates", (1,), 40, 40), *at_places(2, 3))}),
+        Case("an LSTM of int8 with a projection and lengths", (
+            f32("T", 3, 140), i8(8, 1, 32, 4), f32(140), f32(3, 3), f32(3, 35), f32(140), i32(3), f32(1, 35, 32)),
+             {"inner": Lstm(), "layouts": (X, ("scaled panels of gates", (1,), 140, 3), *at_places(2, 3, 4, 5),
+                                           ("panels", (6,), 3, 35))}),
+        Case("a GRU of int8 in bfloat16, the state reset before the product", (
+            bf16(5, 2, 15), i8(3, 2, 32, 4), f32(15), bf16(2, 5), bf16(15)),
+             {"inner": Gru(reset_after=False),
+              "layouts": (X, ("scaled panels of gates", (1,), 15, 5), *at_places(2, 3))}),
         # --------------------------------------------------------------------------------------------- convolutions
         Case("3×3, two panels", (f32("T", 5, 6, 4), f32(2, 36, 32)), _with(_conv(), X, (GROUPS, (1,), 40, 4, 3, 3))),
         Case("bfloat16, odd K, bias and relu", (bf16(2, 5, 5, 3), bf16(1, 14, 32, 2), bf16(8)),
@@ -265,6 +273,12 @@ class Lowered(Op):
              _with(Embedding(), X, ("panels", (1,), 5, 6)), error="embedding has no epilogue"),
         Case("a product without an epilogue", (f32(3, 6), f32(1, 6, 32)),
              {"inner": PRODUCT, "layouts": (X, ("panels", (1,), 5, 6))}, error="needs an epilogue"),
+        Case("scales of other outputs", (f32(5, 2, 40), i8(2, 10, 32, 4), f32(64), f32(2, 40), f32(40)),
+             {"inner": Rnn(), "layouts": (X, ("scaled panels of gates", (1,), 40, 40), *at_places(2, 3))},
+             error=r"must be float32\[40\]"),
+        Case("scales of floats", (f32(5, 2, 40), f32(2, 40, 32), f32(40), f32(2, 40), f32(40)),
+             {"inner": Rnn(), "layouts": (X, ("scaled panels of gates", (1,), 40, 40), *at_places(2, 3))},
+             error=r"must be int8\[2, 10, 32, 4\]"),
         Case("rows of 4 bits", (i32(4), u8(2, 1, 32, 4)),
              {"inner": Embedding(), "layouts": (X, ("panels", (1,), 40, 6))}, error="rows of int4 are no tensor"),
         Case("an operand twice", (f32(3, 6), f32(1, 6, 32)), _with(PRODUCT, X, ("panels", (0,), 5, 6)),
@@ -380,7 +394,11 @@ class Lowered(Op):
         """The operands of each run of `inner`; OpError where a stored one is not what its layout says."""
         require(len(operands) >= self.held > 0, f"needs {self.held} operands, got {len(operands)}")
         runs = self.runs(self.unpacked(operands, Entry.specs))
-        return [tuple(runs[0])] if self.epilogue is None else [self._in_x(*run) for run in runs]
+        if self.epilogue is not None:
+            return [self._in_x(*run) for run in runs]
+        scaled = {place for one in self.entries if one.scaled for place in one.places}
+        x = runs[0][0]
+        return [tuple(s.like(dtype=x.dtype) if i in scaled else s for i, s in enumerate(runs[0]))]
 
     def _in_x(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
         """A run's operands in x's type, in which weights of 8 bits are exact, groups rounded once; int8 as float32."""

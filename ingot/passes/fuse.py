@@ -182,9 +182,10 @@ def products(network: Network, log: Log) -> None:
     network.remove(dict.fromkeys(dead))
 
 
-def takes_integers(node: Node) -> bool:
-    """Whether a matmul takes the integers and the scales that its second operand is dequantised of."""
-    return sums_integers(node) or not isinstance(factor(node), str)
+def no_integers(node: Node) -> str:
+    """Why a matmul does not take the integers and the scales that its second operand is dequantised of, or nothing."""
+    found = "" if sums_integers(node) else factor(node)
+    return found if isinstance(found, str) else ""
 
 
 def sums_integers(node: Node) -> bool:
@@ -219,7 +220,9 @@ def _linear(network: Network, node: Node, of: Factor) -> Value:
         operands.append(scales)
     layouts = plain(len(operands))
     if scales is not None and not group:
-        operands.append(derive(network, "reshape", [scales], f"{scales.name}.row", shape=(sizes(weight)[0],)))
+        one = scales.spec.elements == 1
+        operands.append(factors(network, node.inputs[1], 0).scales if one else derive(
+            network, "reshape", [scales], f"{scales.name}.row", shape=(sizes(weight)[0],)))  # fmt: skip
         epilogue = TIMES
     if rows is not None:
         operands[0], per_row = rows
@@ -240,7 +243,8 @@ def factor(node: Node) -> Factor | str:
     found = _integers(node) if weight.node is not None and isinstance(weight.node.op, Dequantize) else Factor(weight)
     if isinstance(found, str):
         return found
-    if found.weight.kind != "parameter" or len(found.weight.shape) != 2:
+    kinds = ("parameter",) if found.scales is None else FIXED
+    if found.weight.kind not in kinds or len(found.weight.shape) != 2:
         return "the second operand is no parameter of rank 2, so the general product is used"
     if 0 in found.weight.shape:
         return "a weight without elements"
@@ -259,8 +263,9 @@ def _integers(node: Node) -> Factor | str:
     if weight.dtype not in kinds or made.op.group not in (0, *INT4_GROUPS):
         return f"a weight of {weight.dtype.name} in groups of {made.op.group} has no packed product"
     outputs = (weight.shape[0], weight.shape[1] // made.op.group if made.op.group else 1)
-    if not op.transpose_b or scales.shape != outputs:
-        return "its weight is [outputs, inputs] with a scale for each output, or it is dequantised first"
+    one = not made.op.group and scales.spec.elements == 1
+    if not op.transpose_b or not one and scales.shape != outputs:
+        return "its weight is [outputs, inputs] with a scale for all or each output, or it is dequantised first"
     return Factor(weight, scales, made.op.group)
 
 
@@ -451,7 +456,8 @@ def siblings(network: Network, log: Log) -> None:
                 x, weight = node.inputs[:2]
                 op: Any = node.op
                 rows = tuple(id(v) for v in node.inputs[op.held :] if len(v.shape) > 1)
-                key = (id(x), op, weight.shape[1], tuple(v.spec.dtype for v in node.inputs[1:]), rows)
+                kinds = tuple((v.kind, v.spec.dtype) for v in node.inputs[1:])
+                key = (id(x), op, weight.shape[1], kinds, rows)
                 families.setdefault(key, []).append(node)
     dead: list[Node] = []
     for nodes in families.values():
@@ -471,8 +477,8 @@ def _no_sibling(network: Network, node: Node) -> str:
     if op.parts != 1:
         return "it has two weights already"
     extras, rows = node.inputs[op.held :], node.output.shape[:-1]
-    if any(v.shape != (*rows, 1) and (v.kind != "parameter" or len(v.shape) != 1) for v in extras):
-        return "its epilogue reads more than parameters per column, and numbers of rows"
+    if any(v.shape != (*rows, 1) and (v.kind not in FIXED or len(v.shape) != 1) for v in extras):
+        return "its epilogue reads more than what is stored per column, and numbers of rows"
     return "it is an output of the network" if network.is_output(node.output) else ""
 
 

@@ -130,6 +130,13 @@ def no_factors(weight: Value, outputs: int) -> str:
     return "" if 0 < summed <= MOST_INT8 else f"sums of {summed} products of int8 do not fit into int32"
 
 
+def no_recurrent_integers(node: Node) -> str:
+    """Why a recurrent layer does not read the integers that its weight is dequantised of, or nothing."""
+    if node.inputs[0].dtype not in WEIGHTS:
+        return f"there are no recurrent layers of {node.inputs[0].dtype.name} with them"
+    return no_factors(node.inputs[1], 0)
+
+
 class Sums(NamedTuple):
     """Sums of int8 with int8, and the epilogue that makes of them what sums of floats would be."""
 
@@ -318,22 +325,20 @@ def _range(q: Value) -> tuple[int, int]:
     return (0, 255) if q.dtype is dtypes.uint8 else (-HALF, HALF - 1)
 
 
-def weights(takes: Callable[[Node, Value], bool]) -> Callable[[Network, Log], None]:
-    """A pass that turns stored integers into stored floats, where no reader takes the integers."""
+def weights(declines: Callable[[Node, Value], str]) -> Callable[[Network, Log], None]:
+    """A pass that turns stored integers into stored floats where no reader takes the integers; `declines` says why one
+    does not, or nothing."""
 
     def run(network: Network, log: Log) -> None:
         for node in list(network.nodes):
             if not isinstance(node.op, Dequantize) or _not_stored(node):
                 continue
-            readers = [user for user in node.output.uses if not takes(user, node.output)]
+            readers = {user: why for user in node.output.uses if (why := declines(user, node.output))}
             if not readers or network.is_output(node.output):
                 continue
-            note(
-                log,
-                "weights as floats",
-                readers[0],
-                f"{node.inputs[0].name} becomes {node.op.dtype.name} in the engine",
-            )
+            reader, why = next(iter(readers.items()))
+            name, dtype = node.inputs[0].name, node.op.dtype.name
+            note(log, "weights as floats", reader, f"{name} becomes {dtype} in the engine: {why}")
             with network.insert_before(node):
                 made = _floats(network, node)
             for user in readers:

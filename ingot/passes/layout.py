@@ -15,7 +15,7 @@ from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, packed_shape
 from ingot.ops.product import Matmul
 from ingot.ops.recurrent import Recurrent
-from ingot.passes.integers import FIXED
+from ingot.passes.integers import FIXED, Factors, factors, no_recurrent_integers
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import derive, joined_name, recipe_of, sizes, stored
 
@@ -51,31 +51,40 @@ def pack(network: Network, log: Log) -> None:
 
 
 def recurrent(network: Network, log: Log) -> None:
-    """The weights of recurrent layers in panels, every gate beginning one; projections as those of products are."""
+    """The weights of recurrent layers in panels, every gate beginning one, of int8 beside its scales; projections as
+    those of products are."""
     dead: list[Node] = []
     for node in list(network.nodes):
         op = node.op
         if not isinstance(op, Recurrent) or node.inputs[0].dtype not in WEIGHTS:
             continue
         weights = {i: v for i, v in enumerate(node.inputs) if i in op.weights and v.spec is not None}
+        scaled = None if no_recurrent_integers(node) else factors(network, node.inputs[1], 0)
+        if scaled is not None:
+            weights[1] = scaled.integers
         if loose := [v for v in weights.values() if v.kind not in FIXED]:
             note(log, "recurrent", node, f"%{loose[0].name} is computed, so it is packed at every run")
             continue
         with network.insert_before(node):
-            results = _packed_recurrent(network, node, op, weights)
+            results = _packed_recurrent(network, node, op, weights, scaled)
         for old, new in zip(node.outputs, results, strict=True):
             network.replace(old, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
 
 
-def _packed_recurrent(network: Network, node: Node, op: Recurrent, weights: dict[int, Value]) -> tuple[Value, ...]:
+def _packed_recurrent(
+    network: Network, node: Node, op: Recurrent, weights: dict[int, Value], scaled: Factors | None
+) -> tuple[Value, ...]:
     layouts: list[Any] = list(plain(len(node.inputs)))
     operands = list(node.inputs)
     for i, weight in weights.items():
         first = i == op.weights[0]
         layouts[i] = ("panels of gates" if first else "panels", (i,), *sizes(weight))
         operands[i] = packed_groups(network, weight, op.gates_each if first else 1, f"{weight.name}.packed")
+    if scaled is not None:
+        layouts[1] = ("scaled panels of gates", *layouts[1][1:])
+        operands.insert(2, scaled.scales)
     return network.emit(Lowered(inner=op, layouts=tuple(layouts)), tuple(operands))  # type: ignore[no-any-return]
 
 

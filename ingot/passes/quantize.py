@@ -1,9 +1,10 @@
 """A network whose weights are stored as integers, or floats of 8 bits, and scales: `dequantize` stands where the weight
 stood.
 
-Only what a product sums over with rows, or what is looked up, is stored so: the matrices of linear layers, tables, and
-the experts of a mixture. The scales are one for each output, or for groups of its inputs, of the weight as [outputs,
-inputs]; a table's rows are its outputs.
+Only what a product sums over with rows, or what is looked up, is stored so: the matrices of linear layers, tables, the
+experts of a mixture, and what multiplies the state of recurrent layers. The scales are one for each output, or for
+groups of its inputs, of the weight as [outputs, inputs]; a table's rows are its outputs. Tables and what multiplies a
+state are int8 in every format.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from ingot.ir.recipe import Recipe
 from ingot.ir.weight_format import FP8, WeightFormat
 from ingot.ops.control import CONTROL, WhileLoop, bodies, body_operands
 from ingot.ops.conversion import Dequantize
-from ingot.ops.indexing import Embedding
+from ingot.ops.indexing import Embedding, Take
 from ingot.ops.product import Matmul
+from ingot.ops.recurrent import Recurrent
 from ingot.passes.bodies import closed, opened, read_alike
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, apply, detach, note
 from ingot.passes.smooth import scaled_weights
-from ingot.passes.weights import derive, recipe_of, sizes
+from ingot.passes.weights import derive, lookups, recipe_of, sizes
 from ingot.passes.written_out import ROWS
 
 FLOAT_BITS = (16, 32)
@@ -34,6 +36,7 @@ def quantized(network: Network, format: WeightFormat, log: Log | None = None) ->
         return network
     new = clone(network)
     decisions: Log = [] if log is None else log
+    lookups(new, decisions, (Take,))  # directions and gates of recurrent layers, put in order
     apply(new, (ROWS,), decisions)
     scaled_weights(new, decisions)
     _quantize(new, format, {recipe_of(weight) for weight in _chosen(new, decisions)})
@@ -59,10 +62,15 @@ def _quantize(network: Network, format: WeightFormat, chosen: Set[Recipe]) -> No
     dead: list[Node] = []
     for weight in [v for v in network.parameters if recipe_of(v) in chosen]:
         readers = [node for node in weight.uses if not isinstance(node.op, CONTROL)]
-        tables = any(isinstance(node.op, Embedding) for node in readers)
+        int8 = any(isinstance(node.op, Embedding | Recurrent) for node in readers)
+        taken = format.per_output if int8 else format
         for node in readers:
             with network.insert_before(node):
-                made = _reader(node, weight, format.per_output if tables else format)
+                if isinstance(node.op, Recurrent):
+                    whole = F.dequantize(*integers(network, weight, taken), dtype=weight.dtype)
+                    network.rewire(node, tuple(whole if v is weight else v for v in node.inputs))
+                    continue
+                made = _reader(node, weight, taken)
             network.replace(node.output, made)
             dead.extend(detach(network, node))
     for node in [n for n in network.nodes if isinstance(n.op, CONTROL)]:
@@ -84,7 +92,8 @@ def _kept(weight: Value) -> str:
             continue
         product = isinstance(op, Matmul) and node.inputs[1] is weight and node.inputs[0] is not weight
         table = isinstance(op, Embedding) and node.inputs[1] is weight
-        if not product and not table:
+        recurrent = isinstance(op, Recurrent) and [i for i, v in enumerate(node.inputs) if v is weight] == [1]
+        if not product and not table and not recurrent:
             return f"{op.name} reads it"
         if product and (op.transpose_a or len(weight.shape) != 2):
             return "it is no matrix that rows are multiplied with"

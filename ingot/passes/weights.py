@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ingot.ir import Network, Node, Spec, Value
+from ingot.ir import Network, Node, Op, Spec, Value
 from ingot.ir.recipe import Recipe, combine, evaluate, source
 from ingot.ir.spec import axis_of
+from ingot.ops.conversion import Dequantize
 from ingot.ops.indexing import Embedding, Take
 from ingot.ops.movement import Concat, Permute, Reshape, Slice
 from ingot.passes.rewrite import Log, detach, note
@@ -72,19 +73,20 @@ def sizes(weight: Value) -> tuple[Any, ...]:
 MAX_LOOKED_UP = 1 << 14  # rows that a recipe lists: its text is part of the file
 
 
-def lookups(network: Network, log: Log) -> None:
+def lookups(network: Network, log: Log, kinds: tuple[type[Op], ...] = (Embedding, Take)) -> None:
     """Rows of a table by indices that are known (positions, token types) become a parameter of their own."""
     dead: list[Node] = []
     for node in list(network.nodes):
-        if not isinstance(node.op, Embedding | Take):
+        if not isinstance(node.op, kinds):
             continue
+        op: Any = node.op
         index, table = node.inputs if isinstance(node.op, Embedding) else node.inputs[::-1]
         if table.kind != "parameter" or index.kind != "constant":
             continue
         if why := _not_looked_up(node, table, index.array):
             note(log, "lookups", node, why)
             continue
-        axis = 0 if isinstance(node.op, Embedding) else axis_of(node.op.axis, len(table.shape))
+        axis = 0 if isinstance(op, Embedding) else axis_of(op.axis, len(table.shape))
         rows = derive(network, "take", [table], f"{table.name}.rows", axis=axis,
                       indices=tuple(index.array.reshape(-1).tolist()))  # fmt: skip
         if rows.shape != node.output.shape:
@@ -140,7 +142,8 @@ def _alone(node: Node) -> bool:
     if isinstance(node.op, Slice) and any(step != 1 for step in node.op.strides):
         return False
     if isinstance(node.op, Permute):  # products take a weight turned as it is
-        return all(isinstance(user.op, _MOVES) for user in node.output.uses) and len(node.inputs[0].uses) == 1
+        moves = all(isinstance(user.op, (*_MOVES, Dequantize)) for user in node.output.uses)
+        return moves and len(node.inputs[0].uses) == 1
     if not isinstance(node.op, Slice):
         return all(len(v.uses) == 1 for v in node.inputs)
     weight = node.inputs[0]

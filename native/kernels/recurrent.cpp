@@ -9,7 +9,8 @@
 // then has two halves with all workers' states between them.
 //
 // The state stays in float32 from the first step to the last; results are rounded. `packed`: weight and projection lie in panels,
-// every gate beginning one; else they are packed here, once for all steps.
+// every gate beginning one; else they are packed here, once for all steps. `scales`: the weight is int8 in panels, and scales
+// [G*H] multiply the sums of products with it.
 //
 // Work is divided by rows, which need not wait for each other, where there are enough of them and each worker's cache takes the
 // weight; else by units, with a meeting of the workers after each step. A sum is one chain along the state either way, so a row's
@@ -36,12 +37,13 @@ struct Form {
   const char* name;
   Cell cell;
   int gates;
-  bool reverse = false, packed = false, lengths = false, projection = false, reset_after = true;
+  bool reverse = false, packed = false, scales = false, lengths = false, projection = false, reset_after = true;
 
   bool has_memory() const { return cell == Cell::lstm || !reset_after; }
   bool has_hidden() const { return projection || !reset_after; }
   std::size_t states() const { return cell == Cell::lstm ? 2 : 1; }
-  std::size_t bias_at() const { return 2 + states(); }
+  std::size_t h0_at() const { return scales ? 3 : 2; }
+  std::size_t bias_at() const { return h0_at() + states(); }
   std::size_t lengths_at() const { return bias_at() + 1; }
   std::size_t projection_at() const { return lengths_at() + (lengths ? 1 : 0); }
   std::size_t operands() const { return projection_at() + (projection ? 1 : 0); }
@@ -60,6 +62,7 @@ struct Shared {
   float* memory;    // [rows, units], padded: an LSTM's, or the update gate of a GRU without reset_after
   float* hidden;    // [rows, units], padded: before the projection; the state times the reset gate
   float *bias, *none;  // of the gates; of the projection
+  float* scales;       // of the gates
   float *weight, *projection;  // packed here
 
   Shared(Frame& frame, const Form& form, const Sizes& s) {
@@ -69,6 +72,7 @@ struct Shared {
     hidden = frame.take<float>(form.has_hidden() ? s.rows * units : 0);
     bias = frame.take<float>(form.gates * units);
     none = frame.take<float>(form.projection ? width : 0);
+    scales = frame.take<float>(form.scales ? form.gates * units : 0);
     weight = frame.take<float>(form.packed ? 0 : form.gates * units * s.width);
     projection = frame.take<float>(form.packed || !form.projection ? 0 : width * s.units);
   }
@@ -77,9 +81,13 @@ struct Shared {
 /// A worker's own.
 struct Local {
   float* sums;
-  float* line;            // a row of a weight that is packed here, in float32
-  Local(Frame& frame, const Sizes& s)
-      : sums(frame.take<float>(kRecurrentRows * kRecurrentVectors * kVector)), line(frame.take<float>(std::max(s.units, s.width))) {}
+  float* line;  // a row of a weight that is packed here, in float32
+  float* wide;  // a block of a weight of int8
+
+  Local(Frame& frame, const Form& form, const Sizes& s)
+      : sums(frame.take<float>(kRecurrentRows * kRecurrentVectors * kVector)),
+        line(frame.take<float>(std::max(s.units, s.width))),
+        wide(frame.take<float>(form.scales ? kRecurrentBlock / 4 : 0)) {}
 };
 
 class Recurrent final : public Kernel {
@@ -93,13 +101,13 @@ class Recurrent final : public Kernel {
     require_shape(form_.name, "the last state", out[1], {s.rows, s.width});
     if (form_.cell == Cell::lstm) require_shape(form_.name, "the last cell state", out[2], {s.rows, s.units});
     for (const TensorView& view : out) require_dense_rows(form_.name, "a result", view);
-    return {bytes_of_layout<Shared>(form_, s), bytes_of_layout<Local>(s)};
+    return {bytes_of_layout<Shared>(form_, s), bytes_of_layout<Local>(form_, s)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const Sizes s = sizes_of(in);
     const auto shared = layout_at<Shared>(worker.shared, form_, s);
-    const auto local = layout_at<Local>(worker.local, s);
+    const auto local = layout_at<Local>(worker.local, form_, s);
     begin(in, s, shared, local, worker);
     worker.barrier();
     const bool by_rows = divides_rows(s, worker.count);
@@ -140,7 +148,7 @@ class Recurrent final : public Kernel {
   };
 
   Sizes sizes_of(Views in) const {
-    const TensorView &gates = in[0], &h0 = in[2];
+    const TensorView &gates = in[0], &h0 = in[form_.h0_at()];
     return {gates.shape[0], gates.shape[1], gates.shape[2] / form_.gates, h0.shape[1]};
   }
 
@@ -149,8 +157,9 @@ class Recurrent final : public Kernel {
     require(gates.shape[2] % form_.gates == 0 && s.units > 0 && s.width > 0, form_.name,
             "the gates must have a positive number of units each, and h0 a positive width");
     require(form_.projection || s.width == s.units, form_.name, "without a projection h0 must be as wide as a gate");
-    require_shape(form_.name, "h0", in[2], {s.rows, s.width});
-    if (form_.cell == Cell::lstm) require_shape(form_.name, "c0", in[3], {s.rows, s.units});
+    if (form_.scales) require_shape(form_.name, "the scales", in[2], {form_.gates * s.units});
+    require_shape(form_.name, "h0", in[form_.h0_at()], {s.rows, s.width});
+    if (form_.cell == Cell::lstm) require_shape(form_.name, "c0", in[form_.h0_at() + 1], {s.rows, s.units});
     require_shape(form_.name, "the bias", in[form_.bias_at()], {form_.gates * s.units});
     if (form_.lengths) require_shape(form_.name, "lengths", in[form_.lengths_at()], {s.rows});
     check_weight("the weight", in[1], form_.gates, s.units, s.width);
@@ -172,7 +181,7 @@ class Recurrent final : public Kernel {
   /// Whether workers take rows instead of units: every one then reads the whole weight, and waits for none.
   bool divides_rows(const Sizes& s, int workers) const {
     constexpr std::int64_t kCache = 1 << 20, kFew = 4, kMany = 32;
-    const std::int64_t weight = form_.gates * s.units * s.width * 4;
+    const std::int64_t weight = form_.gates * s.units * s.width * (form_.scales ? 1 : 4);
     return workers == 1 || s.rows >= kMany * workers || (s.rows >= kFew * workers && weight <= kCache);
   }
 
@@ -182,16 +191,13 @@ class Recurrent final : public Kernel {
     const std::int64_t width = s.width_panels() * kPanel, units = s.unit_panels() * kPanel;
     const Share rows = share_of(s.rows, worker.index, worker.count);
     for (std::int64_t row = rows.first; row < rows.last; ++row) {
-      read(in[2], row, s.width, shared.state[0] + row * width, width);
-      if (form_.cell == Cell::lstm) read(in[3], row, s.units, shared.memory + row * units, units);
+      read(in[form_.h0_at()], row, s.width, shared.state[0] + row * width, width);
+      if (form_.cell == Cell::lstm) read(in[form_.h0_at() + 1], row, s.units, shared.memory + row * units, units);
       if (form_.lengths) check_length(in[form_.lengths_at()], row, s.steps, worker);
     }
     if (worker.index == 0) {
-      std::fill(shared.bias, shared.bias + form_.gates * units, 0.0f);
-      for (int gate = 0; gate < form_.gates; ++gate) {
-        const TensorView& bias = in[form_.bias_at()];
-        table_.convert(bias.at(gate * s.units * bias.stride[0]), bias.dtype, shared.bias + gate * units, DType::float32, s.units);
-      }
+      read_gates(in[form_.bias_at()], s, shared.bias);
+      if (form_.scales) read_gates(in[2], s, shared.scales);
       if (form_.projection) std::fill(shared.none, shared.none + width, 0.0f);
     }
     if (form_.packed) return;
@@ -202,6 +208,14 @@ class Recurrent final : public Kernel {
   void read(const TensorView& from, std::int64_t row, std::int64_t count, float* to, std::int64_t padded) const {
     table_.convert(from.at(row * from.stride[0]), from.dtype, to, DType::float32, count);
     std::fill(to + count, to + padded, 0.0f);
+  }
+
+  /// A number for each unit of each gate, every gate beginning a panel.
+  void read_gates(const TensorView& from, const Sizes& s, float* to) const {
+    const std::int64_t units = s.unit_panels() * kPanel;
+    std::fill(to, to + form_.gates * units, 0.0f);
+    for (int gate = 0; gate < form_.gates; ++gate)
+      table_.convert(from.at(gate * s.units * from.stride[0]), from.dtype, to + gate * units, DType::float32, s.units);
   }
 
   void write(const float* from, const TensorView& to, std::int64_t row, std::int64_t count) const {
@@ -235,13 +249,13 @@ class Recurrent final : public Kernel {
 
   RecurrentWeight gate_weight(Views in, const Sizes& s, const Shared& shared, int first, int count) const {
     const void* panels = form_.packed ? in[1].data : shared.weight;
-    return {panels, form_.packed ? in[1].dtype : DType::float32, first, count, s.width, s.unit_panels(), shared.bias};
+    return {panels, form_.packed ? in[1].dtype : DType::float32, first, count, s.width, s.unit_panels(), shared.bias, shared.scales};
   }
 
   RecurrentWeight projection_weight(Views in, const Sizes& s, const Shared& shared) const {
     const TensorView& projection = in[form_.projection_at()];
     const void* panels = form_.packed ? projection.data : shared.projection;
-    return {panels, form_.packed ? projection.dtype : DType::float32, 0, 1, s.units, s.width_panels(), shared.none};
+    return {panels, form_.packed ? projection.dtype : DType::float32, 0, 1, s.units, s.width_panels(), shared.none, nullptr};
   }
 
   // ---- a step ----
@@ -257,7 +271,7 @@ class Recurrent final : public Kernel {
       const int count = static_cast<int>(std::min(block, share.last - first));
       for (std::int64_t row = now.rows.first; row < now.rows.last; row += kRecurrentRows) {
         const int rows = static_cast<int>(std::min<std::int64_t>(kRecurrentRows, now.rows.last - row));
-        table_.product(weight, first, count, from + row * stride, stride, rows, now.local.sums);
+        table_.product(weight, first, count, from + row * stride, stride, rows, now.local.wide, now.local.sums);
         for (int r = 0; r < rows; ++r)
           finish(now, cell, row + r, first, count, now.local.sums + r * count * weight.gates * kVector, to, y);
       }
@@ -312,8 +326,16 @@ void check_types(const Form& form, Types in, Types out) {
   };
   check("gates", in[0], 3);
   const int panels = dtype == DType::bfloat16 ? 4 : 3;
-  check("weight", in[1], form.packed ? panels : 2);
-  for (std::size_t i = 0; i < form.states(); ++i) check(i == 0 ? "h0" : "c0", in[2 + i], 2);
+  if (form.scales) {
+    require(form.packed, form.name, "scales belong to a weight in panels");
+    require_dtype(form.name, "weight", in[1].dtype, {DType::int8});
+    require_rank(form.name, "weight", in[1].rank, 4);
+    require_dtype(form.name, "scales", in[2].dtype, {DType::float32});
+    require_rank(form.name, "scales", in[2].rank, 1);
+  } else {
+    check("weight", in[1], form.packed ? panels : 2);
+  }
+  for (std::size_t i = 0; i < form.states(); ++i) check(i == 0 ? "h0" : "c0", in[form.h0_at() + i], 2);
   check("bias", in[form.bias_at()], 1);
   if (form.projection) check("projection", in[form.projection_at()], form.packed ? panels : 2);
   if (form.lengths) {
@@ -326,6 +348,7 @@ void check_types(const Form& form, Types in, Types out) {
 std::unique_ptr<Kernel> make(Form form, Params& params, Types in, Types out, Level level) {
   form.reverse = params.flag("reverse");
   form.packed = params.flag("packed");
+  form.scales = params.flag("scales", false);
   form.lengths = params.flag("lengths");
   form.projection = form.cell == Cell::lstm && params.flag("projection");
   form.reset_after = form.cell != Cell::gru || params.flag("reset_after", true);
@@ -352,12 +375,12 @@ std::unique_ptr<Kernel> make_rnn(const nlohmann::json& json, Types in, Types out
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"lstm", 1, "gates, weight, h0, c0, bias, lengths?, projection? -> y, h, c",
-     "reverse: flag, packed: flag, lengths: flag, projection: flag", make_lstm},
-    {"gru", 1, "gates, weight, h0, bias, lengths? -> y, h", "reverse: flag, packed: flag, lengths: flag, reset_after?: flag",
-     make_gru},
-    {"rnn", 1, "gates, weight, h0, bias, lengths? -> y, h",
-     "activation: tanh | relu, reverse: flag, packed: flag, lengths: flag", make_rnn},
+    {"lstm", 1, "gates, weight, scales?, h0, c0, bias, lengths?, projection? -> y, h, c",
+     "reverse: flag, packed: flag, scales?: flag, lengths: flag, projection: flag", make_lstm},
+    {"gru", 1, "gates, weight, scales?, h0, bias, lengths? -> y, h",
+     "reverse: flag, packed: flag, scales?: flag, lengths: flag, reset_after?: flag", make_gru},
+    {"rnn", 1, "gates, weight, scales?, h0, bias, lengths? -> y, h",
+     "activation: tanh | relu, reverse: flag, packed: flag, scales?: flag, lengths: flag", make_rnn},
 };
 
 }  // namespace

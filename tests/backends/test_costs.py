@@ -74,6 +74,7 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("lstm", "5x2x32 32x8 2x8 2x8 32 -> 5x2x8 2x8 2x8"), 2 * 5 * 2 * 32 * 8, None),
     (call("gru", "5x2x24 24x8 2x8 24 -> 5x2x8 2x8"), 2 * 5 * 2 * 24 * 8, None),
     (call("rnn", "5x2x8 8x8 2x8 8 -> 5x2x8 2x8"), 2 * 5 * 2 * 8 * 8, None),
+    (call("rnn", "5x2x8 int8:1x2x32x4 8 2x8 8 -> 5x2x8 2x8", scales=True), 2 * 5 * 2 * 8 * 8, None),
     (call("read_sizes", "int64:2 -> int64:2"), None, None),
     (call("sizes_of", "int64:2 -> bool:5x0 bool:3x0"), None, None),
     (call("selective_scan", "2x5x8 2x5x8 8x3 2x5x1x3 2x5x1x3 8 2x8x3 -> 2x5x8 2x8x3"), 7 * 80 * 3, None),

@@ -196,7 +196,7 @@ def _declared(kernel: Kernel, call: Call) -> list[Operand]:
         elif operand.name.startswith("*"):
             found += [operand] * left
         elif operand.name == "scales?":
-            found += [operand] * ("group" in call.params)
+            found += [operand] * ("group" in call.params or call.params.get("scales", False))
         elif operand.name.endswith("?") and operand.plain_name in ("weight", "bias") and kernel.name != "rms_norm":
             found += [operand] * int(call.params[operand.plain_name])
         elif left:

@@ -385,7 +385,7 @@ def test_numbers_that_are_not_finite_are_named() -> None:
 def test_a_network_with_its_own_dequantize() -> None:
     """What an importer or a user writes: integers and scales as parameters. Scales that fit go to the product, others
     are applied at the build."""
-    for scale_shape, stored in (((40, 1), "int8"), ((), "float32"), ((1, 24), "float32")):
+    for scale_shape, stored in (((40, 1), "int8"), ((), "int8"), ((1, 24), "float32")):
         net = Network("net")
         x = net.input("x", Spec(("T", 24), "float32"))
         q = net.parameter("q", Spec((40, 24), "int8"))

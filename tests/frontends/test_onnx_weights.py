@@ -14,6 +14,7 @@ from ingot.builder.build import build_network  # noqa: E402
 from ingot.cli.inspect import kernel_counts  # noqa: E402
 from ingot.frontends.onnx import Model  # noqa: E402
 from ingot.frontends.onnx import build_network as import_network  # noqa: E402
+from ingot.ir.weight_format import FORMATS  # noqa: E402
 
 helper, FLOAT = onnx.helper, onnx.TensorProto.FLOAT
 node, value = helper.make_node, helper.make_tensor_value_info
@@ -102,6 +103,97 @@ def test_a_quantised_recurrent_layer() -> None:
     x = 0.1 * floats(5, 1, 140)
     wanted = lstm(x, *two, np.zeros((2, 1024), np.float32))[:, :1]
     np.testing.assert_allclose(net.run({"x": x})["y"], wanted, rtol=1e-3, atol=1e-5)
+
+
+def quantised_layer(kind: Any, directions: int, each: bool, inputs: int = 70, hidden: int = 40) -> dict[str, Any]:
+    """Weights of DynamicQuantizeLSTM without a zero point, or of uint8 with 128; scales of directions or of outputs."""
+    middle = 128 if kind is np.uint8 else 0
+    found: dict[str, Any] = {}
+    for name, k in (("w", inputs), ("r", hidden)):
+        whole = RNG.integers(-127, 128, (directions, k, 4 * hidden)) + middle
+        shape = (directions, 4 * hidden) if each else (directions,)
+        scale = RNG.uniform(0.5, 1.5, shape).astype(np.float32) / np.float32(100 * k**0.5)
+        found |= {name: whole.astype(kind), f"{name}s": scale, f"{name}z": np.full(shape, middle, kind)}
+    return found | {"b": 0.1 * floats(directions, 8 * hidden)}
+
+
+def stored_in(net: Any) -> set[str]:
+    """The types of its weights, but those of scales, biases and first states."""
+    return {array.dtype.name for n in net.header["weights"] if (array := net.tensor(n)).ndim > 2}
+
+
+QUANTISED = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("hidden", [40, 136])
+def test_a_quantised_recurrent_layer_reads_integers(direction: str, kind: Any, each: bool, hidden: int) -> None:
+    """Small weights are constants and large ones parameters; no float weight is left, and nothing is computed of them
+    at run time."""
+    count = 2 if direction == "bidirectional" else 1
+    of = quantised_layer(kind, count, each, hidden=hidden)
+    layer = node("DynamicQuantizeLSTM", QUANTISED, ["y"], hidden_size=hidden, domain="com.microsoft",
+                 direction=direction)  # fmt: skip
+    net, calls = engine([layer], ["T", "N", 70], of)
+    assert calls["lstm"] == count and not calls["elementwise"], calls
+    assert stored_in(net) == {"int8"}
+    middle = 128 if kind is np.uint8 else 0
+    wide = {}
+    for name in "wr":
+        scale = of[f"{name}s"].reshape(count, 1, -1)
+        wide[name] = ((of[name].astype(np.float32) - middle) * scale).transpose(0, 2, 1).repeat(3 - count, 0)
+    x = floats(5, 3, 70)
+    want = lstm(x, wide["w"], wide["r"], of["b"].repeat(3 - count, 0))[:, :count]
+    np.testing.assert_allclose(net.run({"x": x})["y"], want, rtol=1e-4, atol=1e-5)
+    torch_found = net.session(device="torch:cpu").run({"x": x})["y"]
+    np.testing.assert_allclose(torch_found, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_quantised_recurrent_layer_with_zero_points_is_of_floats() -> None:
+    of = quantised_layer(np.uint8, 1, True)
+    of["rz"] = RNG.integers(120, 140, of["rz"].shape, np.uint8)
+    layer = node("DynamicQuantizeLSTM", QUANTISED, ["y"], hidden_size=40, domain="com.microsoft")
+    net, calls = engine([layer], ["T", "N", 70], of)
+    assert calls["lstm"] == 1
+    two = {name: a.repeat(2, 0) for name, a in of.items()}
+    w, r = ((two[n].astype(np.float32) - two[f"{n}z"][:, None]) * two[f"{n}s"][:, None] for n in "wr")
+    x = floats(5, 3, 70)
+    want = lstm(x, w.transpose(0, 2, 1), r.transpose(0, 2, 1), two["b"])[:, :1]
+    np.testing.assert_allclose(net.run({"x": x})["y"], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_quantised_recurrent_layer_step_by_step() -> None:
+    """One with a clip is a scan, which reads floats."""
+    of = quantised_layer(np.int8, 1, True)
+    names = [*QUANTISED]
+    plain, clipped = (
+        engine([node("DynamicQuantizeLSTM", names, ["y"], hidden_size=40, domain="com.microsoft", **more)],
+               ["T", "N", 70], of)
+        for more in ({}, {"clip": 100.0})
+    )  # fmt: skip
+    assert plain[1]["lstm"] == 1 and not clipped[1]["lstm"]
+    x = floats(5, 3, 70)
+    np.testing.assert_allclose(clipped[0].run({"x": x})["y"], plain[0].run({"x": x})["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_recurrent_layers_of_a_file_in_int8() -> None:
+    """`--weights int8` takes them after their gates are in order."""
+    w, r, b = 0.2 * floats(2, 32, 70), 0.3 * floats(2, 32, 8), 0.1 * floats(2, 64)
+    layer = node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=8, direction="bidirectional")
+    graph = helper.make_graph(
+        [layer], "net", [value("x", FLOAT, ["T", "N", 70])], [value("y", FLOAT, None)],
+        [onnx.numpy_helper.from_array(a, n) for a, n in ((w, "w"), (r, "r"), (b, "b"))],
+    )  # fmt: skip
+    model = Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), "net")
+    imported = import_network(model).imported
+    net = build_network(imported.network, imported.weights, report=False, format=FORMATS["int8"])
+    assert stored_in(net) == {"int8"}
+    scale = {n: np.abs(a).max(2, keepdims=True) / np.float32(127) for n, a in (("w", w), ("r", r))}
+    wide = {n: (np.rint(a / scale[n]) * scale[n]).astype(np.float32) for n, a in (("w", w), ("r", r))}
+    x = floats(6, 3, 70)
+    np.testing.assert_allclose(net.run({"x": x})["y"], lstm(x, wide["w"], wide["r"], b), rtol=1e-4, atol=1e-5)
 
 
 def test_tables_that_a_file_computes_with_are_computed_when_it_is_built() -> None:

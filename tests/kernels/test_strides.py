@@ -105,26 +105,29 @@ def attention_step(fused: bool) -> Case:
 
 
 def recurrent(dtype: Any) -> Iterator[tuple[str, Case]]:
-    """Layers of 35 units, and an LSTM with a projection to 20, of weights in panels and as they are."""
+    """Layers of 35 units, and an LSTM with a projection to 20, of weights in panels, of int8 too, and as they are."""
     forms = (("lstm", 4, {}), ("gru", 3, {}), ("gru", 3, {"reset_after": False}), ("rnn", 1, {"activation": "tanh"}))
     for kernel, gates, more in forms:
-        for packed in (False, True):
+        for packed, scaled in ((False, False), (True, False), (True, True)):
             width, lengths = 20 if kernel == "lstm" else 35, np.array([6, 0, 4], np.int32)
             weight, projection = random(F32, gates, 35, width, seed=1), random(dtype, width, 35, seed=2)
             rows = weight.astype(dtype).reshape(-1, width)
             if packed:
-                padded = np.zeros((gates, 64, width), dtype)
-                padded[:, :35] = weight.astype(dtype)
+                stored = I8 if scaled else dtype
+                padded = np.zeros((gates, 64, width), stored)
+                padded[:, :35] = (20 * weight if scaled else weight).astype(stored)
                 rows, projection = (pack_panels([w]) for w in (padded.reshape(-1, width), projection))
-            operands = [random(dtype, 6, 3, gates * 35), rows, random(dtype, 3, width, seed=3)]
+            scales = [abs(random(F32, gates * 35, seed=6)) / 20] if scaled else []
+            operands = [random(dtype, 6, 3, gates * 35), rows, *scales, random(dtype, 3, width, seed=3)]
             operands += [random(dtype, 3, 35, seed=4)] if kernel == "lstm" else []
             operands += [random(dtype, gates * 35, seed=5), lengths]
             results = [(dtype, (6, 3, width)), (dtype, (3, width))]
             params = {**more, "reverse": packed, "packed": packed, "lengths": True}
+            params |= {"scales": True} if scaled else {}
             if kernel == "lstm":
                 operands, results = [*operands, projection], [*results, (dtype, (3, 35))]
                 params["projection"] = True
-            yield f"{kernel} {dtype.name} {packed} {more}", [Call(kernel, operands, results, params)]
+            yield f"{kernel} {dtype.name} {packed} {scaled} {more}", [Call(kernel, operands, results, params)]
 
 
 def window(**changes: Any) -> dict[str, Any]:

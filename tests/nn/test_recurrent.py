@@ -18,6 +18,7 @@ from ingot.dims import Dim
 from ingot.errors import ModuleError, OpError, ValueFault
 from ingot.ir import Spec
 from ingot.ir.interpret import interpret
+from ingot.ir.weight_format import FORMATS
 from ingot.nn import trace
 from ingot.passes import pipeline
 from ingot.passes.rewrite import Log
@@ -110,6 +111,37 @@ def test_against_torch(name: str) -> None:
                 for a, b in zip(got.values(), flat(theirs(torch.from_numpy(x))), strict=True):
                     close(a, b)
             assert next(iter(got.values())).shape[:2] == x.shape[:2]
+
+
+def rounded(weight: Array) -> Array:
+    """What int8 with a scale for each output holds of a weight."""
+    scale = np.abs(weight).max(1, keepdims=True) / np.float32(127)
+    return (np.rint(weight / scale) * scale).astype(np.float32)
+
+
+@pytest.mark.parametrize("word", ["int8", "int4-g32"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_weights_of_int8(name: str, word: str) -> None:
+    """What multiplies the state is stored as int8 in every format; a projection stays float, and the build says so. 6
+    inputs make no groups."""
+    ours, theirs = both(name)
+    network = trace(Flat(ours), {"x": Spec(inputs_of(ours, N, T), "float32")})
+    weights = named(weights_of(theirs))
+    engine = build_network(network, weights, format=FORMATS[word], report=False)
+    shown = {key: a for key in engine.header["weights"] if (a := engine.tensor(key)).ndim > 1}
+    floats = [key for key, a in shown.items() if a.dtype == np.float32 and "weight_h" in key]
+    assert floats == [key for key in floats if "weight_hr" in key] and any("weight_hh" in key for key in shown)
+    projects = any("weight_hr" in key for key in weights)
+    assert any("weight_hr_l0 stays float32: lstm reads it" in str(event) for event in engine.log) == projects
+    near = {k: rounded(v) if "weight_hh" in k or "weight_ih" in k else v for k, v in weights.items()}
+    theirs.load_state_dict({k.removeprefix("layer."): torch.from_numpy(v) for k, v in near.items()})
+    if word != "int8" and ours.num_layers > 1:
+        return  # what later layers read has groups
+    for rows, steps in ((1, 5), (7, 4)):
+        x = normal(*inputs_of(ours, rows, steps))
+        for got in (engine.run({"x": x}), engine.session(device="torch:cpu").run({"x": x})):
+            for a, b in zip(got.values(), flat(theirs(torch.from_numpy(x))), strict=True):
+                close(a, b, 5e-6)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -295,7 +295,7 @@ def test_outputs_are_no_siblings() -> None:
     x = made.input()
     made.out(*(F.softmax(made.linear(x, 4) + made.input(T, 4)) for _ in range(2)))
     joined(made)
-    assert made.said("reads more than parameters per column")
+    assert made.said("reads more than what is stored per column")
     made = Made()
     x = made.input()
     made.out(*(F.softmax(F.silu(made.linear(x, 4)) * made.linear(x, 4)) for _ in range(2)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ingot.ir import Node, Value
 from ingot.ops.contraction import Einsum
 from ingot.ops.product import Matmul
+from ingot.ops.recurrent import Recurrent
 from ingot.ops.spatial import Conv, ConvTranspose
 from ingot.passes import (
     bodies,
@@ -28,13 +29,16 @@ from ingot.passes.pipeline import Lowers, Pass, decompose, portable
 LAID_OUT = (*channels_last.SPATIAL, Einsum)
 
 
-def _takes_integers(node: Node, weight: Value) -> bool:
-    """Whether a node reads the integers and the scales that its weight is dequantised of."""
-    if len(node.inputs) < 2 or node.inputs[1] is not weight:
-        return False
-    if isinstance(node.op, Conv | ConvTranspose):
-        return not convolution.no_integers(node)
-    return isinstance(node.op, Matmul) and fuse.takes_integers(node)
+def _declines(node: Node, weight: Value) -> str:
+    """Why a node does not read the integers and the scales that its weight is dequantised of, or nothing."""
+    if [i for i, v in enumerate(node.inputs) if v is weight] == [1]:
+        if isinstance(node.op, Conv | ConvTranspose):
+            return convolution.no_integers(node)
+        if isinstance(node.op, Matmul):
+            return fuse.no_integers(node)
+        if isinstance(node.op, Recurrent):
+            return integers.no_recurrent_integers(node)
+    return f"{node.op.name} reads floats there"
 
 
 def passes(target: Lowers) -> list[Pass]:
@@ -51,7 +55,7 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("channels last", channels_last.channels_last),
         Pass("einsum", einsum.einsum),
         Pass("dense attention", dense_attention.dense_attention),
-        Pass("weights as floats", integers.weights(_takes_integers)),
+        Pass("weights as floats", integers.weights(_declines)),
         Pass("convolutions", convolution.convolutions),
         Pass("decompose again", decompose(target)),
         Pass("reversals", simplify.reversals),
@@ -63,12 +67,12 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("lookups again", weights.lookups),
         Pass("attention", fuse.attention),
         Pass("products", fuse.products),  # before elementwise, which would take their dequantize
+        Pass("recurrent", layout.recurrent),  # so is this
         Pass("biases", fuse.biases),
         Pass("elementwise", fuse.elementwise),
         Pass("epilogues", fuse.epilogues),
         Pass("siblings", fuse.siblings),
         Pass("pack", layout.pack),
-        Pass("recurrent", layout.recurrent),
         Pass("strides", layout.strides),
         Pass("remove dead again", simplify.remove_dead),
         Pass("settle", layout.settle),

@@ -9,29 +9,45 @@ namespace ingot::INGOT_LEVEL {
 namespace {
 
 constexpr int kPanelUnits = 32;
-constexpr std::int64_t kNear = 24 << 10;  // bytes that stay in L1 beside the state
+constexpr int kByteRows = 3;  // most rows for which int8 is widened as it is multiplied, and not before
+constexpr float kNone[kLanes] = {};
 
-/// Two bfloat16 of neighbouring k, which are moved as a float is.
+/// Two bfloat16 of neighbouring k, which are moved as a float is; so are four int8.
 struct Pair {
   float bits;
 };
+struct Quad {
+  float bits;
+};
+
+/// Byte N of each word times 2^24: an operation less than for the byte itself, which is shifted back.
+template <int N>
+INGOT_INLINE Vec raised(Ints words) {
+  if constexpr (N == 0) return to_float(shift_left<24>(words));
+  else return to_float(shift_left<24 - 8 * N>(words) & broadcast_int(-(1 << 24)));
+}
+constexpr float kLower = 0x1p-24f;  // what sums of such are multiplied by, exactly
 
 #if defined(__AVX512F__)
 constexpr int kTileRows = 6;
 constexpr int tile_vectors(int rows) { return rows <= 3 ? 8 : 4; }  // 24 of 32 registers
+constexpr int quad_vectors(int rows) { return rows == 1 ? 8 : 4; }  // as many of words
 #elif defined(__AVX2__)
 constexpr int kTileRows = 6;
 constexpr int tile_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }  // of two registers: 12 of 16
+constexpr int quad_vectors(int rows) { return rows <= 2 ? 2 : 1; }
 #else
 constexpr int kTileRows = 2;
 constexpr int tile_vectors(int) { return 1; }
+constexpr int quad_vectors(int) { return 1; }
 #endif
 
-/// What one register tile multiplies: values [begin, k) of rows of the state by vectors of units, each with its own place in the
-/// panels. Those before `begin` are in c already.
+/// What one register tile multiplies: a block of k values of rows of the state by vectors of units, each with its own place in
+/// the panels. The sums of the blocks before it are in c; the first one's begin with the bias.
 struct Tile {
   const float* a;
-  std::int64_t a_stride, begin, k;
+  std::int64_t a_stride, k;
+  bool first;
   const void* const* w;
   const float* const* bias;
   float* c;
@@ -47,12 +63,12 @@ void multiply(const Tile& t) {
     w[v] = (const T*)t.w[v];
     const Vec first = load(t.bias[v]);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) sum[r][v] = t.begin == 0 ? first : load(t.c + r * t.c_stride + v * kLanes);
+    for (int r = 0; r < R; ++r) sum[r][v] = t.first ? first : load(t.c + r * t.c_stride + v * kLanes);
   }
   const float* a = t.a;
   const std::int64_t a_stride = t.a_stride;
   if constexpr (__is_same(T, Pair)) {
-    for (std::int64_t k = t.begin; k < t.k; k += 2) {
+    for (std::int64_t k = 0; k < t.k; k += 2) {
       Vec words[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) words[v] = load((const float*)w[v] + k / 2 * kPanelUnits);
@@ -70,8 +86,33 @@ void multiply(const Tile& t) {
         for (int v = 0; v < V; ++v) sum[r][v] = fma(row, from_bits(bits(words[v]) & broadcast_int(-65536)), sum[r][v]);
       }
     }
+  } else if constexpr (__is_same(T, Quad)) {
+    Ints words[V];
+    const auto read = [&](std::int64_t k) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) words[v] = bits(load((const float*)w[v] + k / 4 * kPanelUnits));
+    };
+    const auto step = [&]<int N>(std::int64_t k) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) {
+        const Vec column = raised<N>(words[v]);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) sum[r][v] = fma(broadcast(a[r * a_stride + k + N]), column, sum[r][v]);
+      }
+    };
+    std::int64_t k = 0;
+    for (; k + 4 <= t.k; k += 4) {
+      read(k);
+      step.template operator()<0>(k), step.template operator()<1>(k), step.template operator()<2>(k), step.template operator()<3>(k);
+    }
+    if (k < t.k) {
+      read(k);
+      step.template operator()<0>(k);
+      if (k + 1 < t.k) step.template operator()<1>(k);
+      if (k + 2 < t.k) step.template operator()<2>(k);
+    }
   } else {
-    for (std::int64_t k = t.begin; k < t.k; ++k) {
+    for (std::int64_t k = 0; k < t.k; ++k) {
       Vec column[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) column[v] = load(w[v] + k * kPanelUnits);
@@ -91,7 +132,7 @@ void multiply(const Tile& t) {
 
 template <class T, int R>
 void multiply_vectors(Tile t, int count) {
-  constexpr int kMost = tile_vectors(R);
+  constexpr int kMost = __is_same(T, Quad) ? quad_vectors(R) : tile_vectors(R);
   while (count > 0) {
     int taken = 1;
     if constexpr (kMost >= 8) {
@@ -137,31 +178,74 @@ void multiply_rows(Tile t, int rows, int count) {
   }
 }
 
+/// The same of a few rows with int8.
+void multiply_quads(const Tile& t, int rows, int count) {
+  static_assert(kByteRows == 3);
+  switch (rows) {
+    case 3: return multiply_vectors<Quad, 3>(t, count);
+    case 2: return multiply_vectors<Quad, 2>(t, count);
+    default: return multiply_vectors<Quad, 1>(t, count);
+  }
+}
+
+/// A block of int8 as panels of float32, whose first vectors are those of the tile.
+void widen(const void* const* w, int count, std::int64_t depth, float* panels) {
+  for (int v = 0; v < count; ++v) {
+    float* const to = panels + v / 2 * depth * kPanelUnits + v % 2 * kLanes;
+    for (std::int64_t k = 0; k < depth; k += 4) {
+      const Ints words = bits(load((const float*)w[v] + k / 4 * kPanelUnits));
+      store(to + k * kPanelUnits, raised<0>(words));
+      if (k + 1 < depth) store(to + (k + 1) * kPanelUnits, raised<1>(words));
+      if (k + 2 < depth) store(to + (k + 2) * kPanelUnits, raised<2>(words));
+      if (k + 3 < depth) store(to + (k + 3) * kPanelUnits, raised<3>(words));
+    }
+  }
+}
+
+/// Sums of int8 by their scales, and the bias.
+void scale(const float* const* scales, const float* const* bias, int vectors, int rows, float* c) {
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < vectors; ++v, c += kLanes) store(c, fma(load(c) * broadcast(kLower), load(scales[v]), load(bias[v])));
+}
+
 void product(const RecurrentWeight& weight, std::int64_t first, int count, const float* a, std::int64_t a_stride, int rows,
-             float* c) {
+             float* wide, float* c) {
   const void* w[kRecurrentVectors];
-  const float* bias[kRecurrentVectors];
-  const bool pairs = weight.dtype == DType::bfloat16;
-  const std::int64_t element = weight.dtype == DType::float16 ? 2 : 4;  // a pair of bfloat16 is one
-  const std::int64_t panel = (pairs ? (weight.k + 1) / 2 : weight.k) * kPanelUnits * element;
+  const float *bias[kRecurrentVectors], *scales[kRecurrentVectors], *none[kRecurrentVectors];
+  const bool pairs = weight.dtype == DType::bfloat16, bytes = weight.dtype == DType::int8;
+  const int beside = bytes ? 4 : pairs ? 2 : 1;                                   // values of k that lie side by side
+  const std::int64_t element = bytes ? 1 : weight.dtype == DType::float32 ? 4 : 2;  // bytes
+  const std::int64_t panel = (weight.k + beside - 1) / beside * beside * kPanelUnits * element;
   int vectors = 0;
   for (int u = 0; u < count; ++u)
     for (int g = 0; g < weight.gates; ++g, ++vectors) {
       const std::int64_t unit = (first + u) * kLanes, gate = weight.first_gate + g;
       const std::int64_t at = gate * weight.gate_panels + unit / kPanelUnits;
-      w[vectors] = (const char*)weight.panels + at * panel + unit % kPanelUnits * element;
-      bias[vectors] = weight.bias + gate * weight.gate_panels * kPanelUnits + unit;
+      w[vectors] = (const char*)weight.panels + at * panel + unit % kPanelUnits * beside * element;
+      const std::int64_t output = gate * weight.gate_panels * kPanelUnits + unit;
+      bias[vectors] = weight.bias + output;
+      if (bytes) scales[vectors] = weight.scales + output, none[vectors] = kNone;
     }
-  // Where rows take several tiles, all but the first find a block of the weights in L1.
-  const bool blocks = rows > kTileRows;
-  const int together = blocks ? tile_vectors(kTileRows) : vectors;
-  const std::int64_t depth = blocks ? kNear / (together * kLanes * 4) : weight.k;
+  // Where rows take several tiles, all but the first find a block of the weights in L1; of int8 all of them, as float32.
+  const bool blocks = rows > (bytes ? kByteRows : kTileRows);
+  constexpr int kMost = tile_vectors(kTileRows);
+  const int together = !blocks ? vectors : bytes && kMost == 1 ? 2 : kMost;  // what is widened are whole panels
+  const std::int64_t depth = blocks ? kRecurrentBlock / (together * kLanes * 4) : weight.k;
+  const float* const* begin_with = bytes ? none : bias;
   for (int at = 0; at < vectors; at += together) {
     const int some = vectors - at < together ? vectors - at : together;
     for (std::int64_t begin = 0; begin < weight.k; begin += depth) {
-      const std::int64_t end = weight.k - begin < depth ? weight.k : begin + depth;
-      const Tile tile{a, a_stride, begin, end, w + at, bias + at, c + at * kLanes, vectors * kLanes};
-      if (pairs)
+      const std::int64_t taken = weight.k - begin < depth ? weight.k - begin : depth;
+      const void* block[kRecurrentVectors];
+      for (int v = 0; v < some; ++v) block[v] = (const char*)w[at + v] + begin * kPanelUnits * element;
+      const Tile tile{a + begin, a_stride, taken, begin == 0, block, begin_with + at, c + at * kLanes, vectors * kLanes};
+      if (bytes && blocks) {
+        widen(block, some, taken, wide);
+        for (int v = 0; v < some; ++v) block[v] = wide + v / 2 * taken * kPanelUnits + v % 2 * kLanes;
+      }
+      if (bytes && !blocks)
+        multiply_quads(tile, rows, some);
+      else if (pairs)
         multiply_rows<Pair>(tile, rows, some);
       else if (weight.dtype == DType::float16)
         multiply_rows<float16>(tile, rows, some);
@@ -169,6 +253,7 @@ void product(const RecurrentWeight& weight, std::int64_t first, int count, const
         multiply_rows<float>(tile, rows, some);
     }
   }
+  if (bytes) scale(scales, bias, vectors, rows, c);
 }
 
 template <Cell cell, class T>

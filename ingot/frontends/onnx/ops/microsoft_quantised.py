@@ -12,7 +12,6 @@ from ingot.frontends.onnx.ops.common import cast, index_of, number
 from ingot.frontends.onnx.ops.linear import matmul_integer
 from ingot.frontends.onnx.ops.microsoft import channels_first, channels_last
 from ingot.frontends.onnx.ops.quantised import (
-    by_rows,
     dequantize_linear,
     dynamic_quantize_linear,
     qlinear_conv,
@@ -21,7 +20,7 @@ from ingot.frontends.onnx.ops.quantised import (
     real,
     spread_over,
 )
-from ingot.frontends.onnx.ops.recurrent import lstm
+from ingot.frontends.onnx.ops.recurrent import Scaled, lstm
 from ingot.frontends.onnx.ops.spatial import average_pool
 from ingot.frontends.onnx.table import MICROSOFT, Call, MaybeTyped, Typed, onnx
 from ingot.frontends.table import (
@@ -195,6 +194,13 @@ def qgemm(
     return found if y_scale is None else quantized(found, y_scale, y_zero, a.dtype if y_zero is None else y_zero.dtype)
 
 
+def _uniform(zero: Any) -> Any:
+    """Zero points that are all alike and known as one number; None for 0."""
+    if zero.array is None or not zero.array.size or (zero.array != zero.array.flat[0]).any():
+        return zero
+    return number(zero, zero.array.flat[0]) if zero.array.any() else None
+
+
 @onnx("DynamicQuantizeLSTM", domain=MICROSOFT, folds=False)
 def dynamic_quantize_lstm(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: MaybeTensor, lengths: MaybeTensor, h0: MaybeTensor,
@@ -204,12 +210,9 @@ def dynamic_quantize_lstm(
     input_forget: bool = False,
 ) -> Result:  # fmt: skip
     """Of quantised weights [D, I, 4·H]; the inputs stay floats, which ONNX Runtime rounds to 8 bits."""
-    w, r = (
-        F.permute(by_rows(q, *(F.reshape(v, (v.shape[0], 1, v.shape[1] if len(v.shape) == 2 else 1)) for v in of)),
-                  (0, 2, 1))
-        for q, of in ((w, (w_scale, w_zero)), (r, (r_scale, r_zero)))
-    )  # fmt: skip
-    return lstm(call, x, w, r, b, lengths, h0, c0, p, hidden_size=hidden_size, direction=direction,
+    weight: Any = Scaled(w, w_scale, _uniform(w_zero))
+    state: Any = Scaled(r, r_scale, _uniform(r_zero))
+    return lstm(call, x, weight, state, b, lengths, h0, c0, p, hidden_size=hidden_size, direction=direction,
                 activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
                 clip=clip, input_forget=input_forget)  # fmt: skip
 

@@ -37,7 +37,8 @@ DEFAULTS = {"affine": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "thresholdedrelu": (
 
 
 class Layer(NamedTuple):
-    """One direction of a layer: weights [G·H, I] and [G·H, H], biases [G·H] or None, first states [N, H]."""
+    """One direction of a layer: weights [G·H, I] and [G·H, H], maybe Scaled, biases [G·H] or None, first states [N, H].
+    """
 
     input: Any
     state: Any
@@ -59,8 +60,37 @@ class Sequences(NamedTuple):
     clip: float | None
 
 
+class Scaled(NamedTuple):
+    """A weight [D, O, I] of integers [D, I, O], with scales and zero points of each direction [D], or of each output
+    [D, O]; `zeros` may be one number for all, or None. Of one direction it is the same without D."""
+
+    integers: Any
+    scales: Any
+    zeros: Any
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        *first, inputs, outputs = self.integers.shape
+        return (*first, outputs, inputs)
+
+    def each(self, part: Callable[[Any], Any]) -> Scaled:
+        """The same of a part of each tensor, and of no single number."""
+        return Scaled(*(v if v is None or not v.shape else part(v) for v in self))
+
+
+def _floats(x: Any) -> Any:
+    """A weight [O, I] as floats, made last: a layer may then read the integers."""
+    if not isinstance(x, Scaled):
+        return x
+    scales, zeros = (v if v is None or not v.shape else F.reshape(v, (v.shape[0], 1)) for v in x[1:])
+    operands = [F.permute(x.integers, (1, 0)), cast(scales, dtypes.float32), *([] if zeros is None else [zeros])]
+    return F.dequantize(*operands, dtype=dtypes.float32)
+
+
 def _direction(x: Any, at: int) -> Any:
     """The slice of one direction."""
+    if isinstance(x, Scaled):
+        return x.each(lambda v: _direction(v, at))
     if x.kind == "parameter":
         return F.take(x, x.network.constant(np.array(at, np.int64)), axis=0)
     return F.reshape(part(x, 0, at, 1), x.shape[1:])
@@ -94,6 +124,8 @@ def _swapped(x: Any, order: list[int], hidden: int) -> Any:
     """Blocks of rows [G·H, …] in another order of gates."""
     if order == [0]:
         return x
+    if isinstance(x, Scaled):
+        return x.each(lambda v: F.concat(*(part(v, len(v.shape) - 1, i * hidden, hidden) for i in order), dim=-1))
     rows = np.concatenate([np.arange(i * hidden, (i + 1) * hidden) for i in order])
     return F.take(x, x.network.constant(rows), axis=0)
 
@@ -181,7 +213,7 @@ def _given(x: Any, layout: int, *states: Any) -> tuple[Any, ...]:
 def _by_kernel(s: Sequences, layer: Layer, op: Callable[..., Any], order: list[int], **words: Any) -> Any:
     """The recurrent op with its gates in its own order."""
     h = s.hidden
-    weight, state = (_swapped(m, order, h) for m in (layer.input, layer.state))
+    weight, state = (_floats(_swapped(m, order, h)) for m in (layer.input, layer.state))
     sums = F.matmul(s.x, weight, transpose_b=True)
     bias = F.expand(number(s.x, 0), (len(order) * h,))
     if layer.input_bias is not None:
@@ -208,6 +240,7 @@ def lstm(
         if layer.names == usual and layer.peephole is None and clip is None and not input_forget:
             found.append(_by_kernel(s, layer, F.lstm, [0, 2, 3, 1]))  # ONNX: in, out, forget, cell
             continue
+        layer = layer._replace(input=_floats(layer.input), state=_floats(layer.state))
         reads = [layer.state] + ([] if layer.state_bias is None else [layer.state_bias])
         reads += [] if layer.peephole is None else [layer.peephole]
 
