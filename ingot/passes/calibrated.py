@@ -7,7 +7,9 @@ of the network, after the passes that fold batch norms and paddings into them. B
 
 The integers stand where x is made: behind what only moves elements (views, concatenations, maxima of windows), so that
 all of this moves bytes, and once for all its readers. What only moves elements of several tensors gives them one scale.
-A product may round each of its rows with a scale of its own instead, which a run finds.
+A product may round each of its rows with a scale of its own instead, which a run finds. Where the outputs of two layers
+are added, that of the first waits in int8 for the second, whose epilogue adds it: as floats it would be four times the
+bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import base64
 import binascii
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +61,7 @@ class Choice:
         rows: whether each row of the input has a scale of its own in the place of that one.
         shift: added to each output in int8: what rounding the weights takes from its mean. May be empty.
         error: relative root mean square error of the network's outputs when this layer alone is int8; None: unknown.
+        output: the scale of its output, where that waits in int8 for another layer's to be added to it.
     """
 
     name: str
@@ -68,12 +71,17 @@ class Choice:
     why: str = ""
     error: float | None = None
     rows: bool = False
+    output: float | None = None
+
+    def in_float(self, why: str) -> Choice:
+        """The layer left float, and why."""
+        return replace(self, scale=None, shift=(), why=why, output=None)
 
     def json(self) -> dict[str, Any]:
         packed = base64.b64encode(np.array(self.shift, "<f4").tobytes()).decode()
         return {"name": self.name, "op": self.op, "type": self.type,
-                "scale": self.scale, "error": self.error, "why": self.why, "shift": packed}  # fmt: skip
-
+                "scale": self.scale, "output": self.output, "error": self.error, "why": self.why,
+                "shift": packed}  # fmt: skip
 
     @property
     def type(self) -> str:
@@ -106,7 +114,7 @@ class Plan:
 
 _FIELDS: dict[str, Any] = {
     "name": str, "op": str, "type": str, "scale": (float, int, type(None)), "error": (float, int, type(None)),
-    "why": str, "shift": str,
+    "why": str, "shift": str, "output": (float, int, type(None)),
 }  # fmt: skip
 
 
@@ -120,6 +128,9 @@ def _choice(item: Any, at: int) -> Choice:
     scale = item["scale"]
     if (scale is None) != (item["type"] == "float") or (scale is not None and not is_scale(scale)):
         raise EngineFileError(f"{where}: its scale is no positive number, or does not go with its type")
+    output = item["output"]
+    if output is not None and (scale is None or not is_scale(output)):
+        raise EngineFileError(f"{where}: the scale of its output is no positive number, or does not go with its type")
     if item["type"] not in ("float", "int8", BY_ROWS):
         raise EngineFileError(f"{where}: its type is {item['type']!r:.40}, and must be float, int8 or {BY_ROWS}")
     try:
@@ -129,7 +140,8 @@ def _choice(item: Any, at: int) -> Choice:
     if not np.isfinite(shift).all():
         raise EngineFileError(f"{where}: its shift is not finite")
     return Choice(item["name"], item["op"], None if scale is None else float(scale), tuple(shift.tolist()),
-                  item["why"], item["error"], item["type"] == BY_ROWS)  # fmt: skip
+                  item["why"], item["error"], item["type"] == BY_ROWS,
+                  None if output is None else float(output))  # fmt: skip
 
 
 def is_scale(number: float) -> bool:
@@ -163,13 +175,15 @@ def prepared(network: Network) -> Network:
 class Layer(NamedTuple):
     """A convolution or product of a prepared network, or what else reads a matrix of weights.
 
-    why: why it cannot be int8; empty where it can. sources: the values that are quantised for it.
+    why: why it cannot be int8; empty where it can. sources: the values that are quantised for it. summand: its output,
+    where all that is done with it is that a later layer's is added.
     """
 
     name: str
     node: Node
     why: str
     sources: tuple[Value, ...]
+    summand: Value | None = None
 
     @property
     def weight(self) -> Value:
@@ -189,7 +203,22 @@ def layers_of(network: Network) -> list[Layer]:
         seen[name] = seen.get(name, 0) + 1
         name = name if seen[name] == 1 else f"{name} #{seen[name]}"
         found.append(Layer(name, node, why, () if why else _sources(node.inputs[0], behind)))
-    return found
+    return _with_summands(network, found)
+
+
+def _with_summands(network: Network, layers: Sequence[Layer]) -> list[Layer]:
+    order = {layer.node: i for i, layer in enumerate(layers)}
+
+    def waits(layer: Layer) -> bool:
+        """Whether a layer that can be int8 has its output added to that of one behind it."""
+        y = layer.node.output
+        if layer.why or len(y.uses) != 1 or network.is_output(y):
+            return False
+        (user,) = y.uses
+        others = [v.node for v in user.inputs if v is not y]
+        return _is_residual(user) and any(order.get(node, -1) > order[layer.node] for node in others)
+
+    return [layer._replace(summand=layer.node.output) if waits(layer) else layer for layer in layers]
 
 
 def _nodes(network: Network, inside: str = "") -> Iterator[tuple[Node, str]]:
@@ -251,7 +280,7 @@ def _sources(x: Value, known: dict[Value, tuple[Value, ...]]) -> tuple[Value, ..
 
 
 def groups_of(layers: Sequence[Layer]) -> list[list[Value]]:
-    """The values that share a scale, for all layers that can be int8, in their order."""
+    """The values that share a scale, for all layers that can be int8, in their order; then each of the summands."""
     root: dict[Value, Value] = {}
 
     def find(v: Value) -> Value:
@@ -266,7 +295,7 @@ def groups_of(layers: Sequence[Layer]) -> list[list[Value]]:
     found: dict[Value, list[Value]] = {}
     for v in root:
         found.setdefault(find(v), []).append(v)
-    return list(found.values())
+    return [*found.values(), *([layer.summand] for layer in layers if layer.summand is not None)]
 
 
 # ------------------------------------------------------------------------------------------------------------ placing
@@ -293,6 +322,8 @@ def _place(network: Network, chosen: Sequence[tuple[Layer, Choice]]) -> None:
         assert choice.scale is not None
         if layer.why:
             raise NetworkError(f"layer {layer.name} cannot be int8: {layer.why}")
+        if choice.output is not None and layer.summand is None:
+            raise NetworkError(f"layer {layer.name} has no output that waits for a sum, and the plan a scale for it")
         if choice.rows and not isinstance(layer.node.op, Matmul):
             raise NetworkError(f"layer {layer.name} is no product: its input has no rows with scales of their own")
         for source in () if choice.rows else layer.sources:
@@ -303,17 +334,23 @@ def _place(network: Network, chosen: Sequence[tuple[Layer, Choice]]) -> None:
     for source, scale in scales.items():
         readers = reads[source]
         with network.insert_before(min(readers, key=lambda node: order[node])):
-            constant = network.constant(np.float32(scale))
-            whole = F.dequantize(F.quantize(source, constant), constant, dtype=source.dtype)
+            whole = as_rounded(source, scale)
         for node in readers:
             network.rewire(node, tuple(whole if v is source else v for v in node.inputs))
     dead: list[Node] = []
     for layer, choice in chosen:
         with network.insert_before(layer.node):
             made = _in_integers(network, layer.node, choice)
+            made = made if choice.output is None else as_rounded(made, choice.output)
         network.replace(layer.node.output, made)
         dead.extend(detach(network, layer.node))
     network.remove(dict.fromkeys(dead))
+
+
+def as_rounded(x: Value, scale: float) -> Value:
+    """What is left of x in int8 of this scale."""
+    constant = x.network.constant(np.float32(scale))
+    return F.dequantize(F.quantize(x, constant), constant, dtype=x.dtype)  # type: ignore[no-any-return]
 
 
 def _readers(layers: Sequence[Layer], sources: Mapping[Value, float]) -> dict[Value, list[Node]]:

@@ -23,7 +23,7 @@ from ingot.ir.expr import (
 )  # fmt: skip
 from ingot.ir.weight_format import INTEGERS
 from ingot.ops.binary import Add
-from ingot.ops.conversion import Dequantize
+from ingot.ops.conversion import Dequantize, Quantize
 from ingot.ops.fused import IDENTITY, SCALED, TIMES, WEIGHTS, FusedElementwise, expr_tuple
 from ingot.ops.lowering import BYTES, FINISHED, INT4_GROUPS, MOST_INT8, PRODUCT, SUMS, Lowered, plain
 from ingot.ops.product import Matmul
@@ -62,7 +62,8 @@ def elementwise(network: Network, log: Log) -> None:
     """Each maximal tree of elementwise ops becomes one fused_elementwise.
 
     A producer joins the group of its readers when it has no other reader and the group's shape. Nothing is computed
-    twice, and since the group stands where its last op stood, no order changes.
+    twice, and since the group stands where its last op stood, no order changes. Where the sums of a product or
+    convolution are quantised, that ends a group: they stay there in a byte each until they are read.
     """
     dead: list[Node] = []
     for nodes in groups(network, _has_expression):
@@ -105,10 +106,25 @@ def _group_of_readers(network: Network, node: Node, home: Mapping[Node, Group]) 
     """The one group that all readers of a node belong to, when the node has its shape."""
     value = node.output
     groups = {home.get(user) for user in value.uses}
-    if len(groups) != 1 or network.is_output(value):
+    if len(groups) != 1 or network.is_output(value) or (isinstance(node.op, Quantize) and _is_of_sums(node.inputs[0])):
         return None
     (group,) = groups
     return group if group is not None and group.last.output.shape == value.shape else None
+
+
+def _is_of_sums(value: Value) -> bool:
+    """Whether the epilogue of a product or convolution can make a value: nothing else reads what lies between."""
+    front = [value]
+    while front:
+        value = front.pop()
+        node = value.node
+        if node is None or len(value.uses) > 1:
+            continue
+        if isinstance(node.op, Lowered) and isinstance(node.op.inner, SUMS):
+            return True
+        if _has_expression(node) and not isinstance(node.op, Dequantize):
+            front += [v for v in node.inputs if v.kind not in FIXED]
+    return False
 
 
 def _steps(node: Node) -> int:

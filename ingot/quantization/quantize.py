@@ -343,7 +343,7 @@ class Calibration:
 
 
 def _in_float(choices: Sequence[Choice], names: frozenset[str]) -> list[Choice]:
-    return [dataclasses.replace(c, scale=None, shift=(), why=WHY) if c.name in names else c for c in choices]
+    return [c.in_float(WHY) if c.name in names else c for c in choices]
 
 
 def _kept(layers: Sequence[Layer], keep: Sequence[str]) -> list[str]:
@@ -421,7 +421,9 @@ class Seen:
             scale = 0.0 if why else scale_of[layer.sources[0].name]
             if not why and not is_scale(scale):
                 why = "its input was 0 in all the data" if not scale else "its input is too small for a scale"
-            found.append(Choice(layer.name, layer.node.op.name, None if why else scale, why=why))
+            choice = Choice(layer.name, layer.node.op.name, None if why else scale, why=why)
+            waits = 0.0 if why or layer.summand is None else scale_of[layer.summand.name]
+            found.append(dataclasses.replace(choice, output=waits) if is_scale(waits) else choice)
         return found
 
 
@@ -530,8 +532,7 @@ class _Search:
 
         def mixed(floats: frozenset[int]) -> list[Choice]:
             why = f"its error alone: without it the outputs keep to the budget of {budget:g}"
-            return [dataclasses.replace(c, scale=None, shift=(), why=why) if i in floats else c
-                    for i, c in enumerate(choices)]  # fmt: skip
+            return [c.in_float(why) if i in floats else c for i, c in enumerate(choices)]
 
         def within(floats: frozenset[int]) -> bool:
             nonlocal tried

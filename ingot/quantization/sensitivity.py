@@ -1,7 +1,8 @@
 """The error of each layer alone: how far the network's outputs move when one layer is int8 and all others are float.
 
-All layers share one engine. An input of bools says which layers round their inputs as int8 does, and a layer's weight
-is exchanged for the rounded one. So nothing is compiled anew for a layer, and sums are those of floats.
+All layers share one engine. An input of bools says which layers round as int8 does: their inputs, and outputs that wait
+for a sum. A layer's weight is exchanged for the rounded one. So nothing is compiled anew for a layer, and sums are
+those of floats.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from ingot.ir import F, Network, Spec
 from ingot.ir.precision import unscoped
 from ingot.ir.recipe import evaluate
-from ingot.passes.calibrated import Choice, layers_of, weight_as_stored
+from ingot.passes.calibrated import Choice, as_rounded, layers_of, weight_as_stored
 from ingot.passes.clone import clone
 from ingot.passes.weights import recipe_of
 from ingot.quantization.running import Feeds, apart, made, run
@@ -78,10 +79,15 @@ def _switched(network: Network, layers: Sequence[tuple[Any, Choice]]) -> str:
                 continue
             x = node.inputs[0]
             with network.insert_before(node):
-                constant = network.constant(np.float32(choice.scale))
-                whole = F.quantize_rows(x) if choice.rows else (F.quantize(x, constant), constant)
-                rounded = F.dequantize(*whole, dtype=x.dtype)
+                whole = F.dequantize(*F.quantize_rows(x), dtype=x.dtype) if choice.rows else as_rounded(x, choice.scale)
                 on = F.reshape(F.slice(flags, (i,), (1,), (1,)), ())
-                seen = F.where(on, rounded, x)
+                seen = F.where(on, whole, x)
             network.rewire(node, (seen, *node.inputs[1:]))
+            if choice.output is None:
+                continue
+            y = node.output
+            (total,) = y.uses
+            with network.insert_before(total):
+                waiting = F.where(on, as_rounded(y, choice.output), y)
+            network.rewire(total, tuple(waiting if v is y else v for v in total.inputs))
     return name

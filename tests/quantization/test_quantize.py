@@ -99,6 +99,53 @@ def test_int8_from_layer_to_layer(engine: Engine) -> None:
     assert [dtype(c["out"][0]) for c in calls][:3] == ["int8"] * 3
 
 
+def branches() -> tuple[Network, dict[str, Array]]:
+    """The sum of two convolutions of one image, and one behind it: the first block of a stage."""
+    rng = np.random.default_rng(4)
+    n = Network("branches")
+    shapes = {"a": (8, 3, 3, 3), "b": (40, 8, 1, 1), "short": (40, 3, 1, 1), "end": (4, 40, 3, 3), "bias": (40,)}
+    weights = {name: (rng.standard_normal(s) * 0.3).astype(np.float32) for name, s in shapes.items()}
+    w = {name: n.parameter(name, Spec(s, "float32")) for name, s in shapes.items()}
+    x = n.input("x", Spec(("N", 3, 8, 8), "float32"))
+    point = {**WINDOW, "pre_padding": (0, 0), "post_padding": (0, 0)}
+    with n.scope("long"):
+        y = F.conv(F.relu(F.conv(x, w["a"], **WINDOW)), w["b"], w["bias"], **point)
+    with n.scope("short"):
+        y = F.relu(F.add(y, F.conv(x, w["short"], **point)))
+    with n.scope("end"):
+        n.output("y", F.conv(y, w["end"], **WINDOW))
+    return n, weights
+
+
+def test_of_a_sum_of_two_layers_the_first_waits_in_int8() -> None:
+    """And not in float32, four times the bytes. Measured: 0.022 of the outputs, 0.019 with the sum in floats; 1.2e-7
+    from the same rounding in NumPy."""
+    network, weights = branches()
+    engine = ingot.quantize(network, batches(), weights=weights)
+    found = layers(engine)
+    assert [name for name, one in found.items() if one["output"] is not None] == ["long #2"]
+    program = engine.header["programs"]["cpu"]["entries"]["main"]
+    calls = [c for c in program["calls"] if c.get("kernel") in ("conv_packed", "matmul_packed")]
+    assert [program["buffers"][c["out"][0]]["dtype"] for c in calls] == ["int8", "int8", "int8", "float32"]
+    assert {c.get("kernel") for c in program["calls"]} == {"conv_packed", "matmul_packed", "elementwise", "copy"}
+    assert [c.get("kernel") for c in program["calls"]].count("elementwise") == 1  # what quantises the input
+    feeds = batches(1, 6, seed=9)[0]
+    got = engine.run(feeds)["y"]
+    assert relative(got, ingot.interpret(network, feeds, weights)["y"]) < 0.04
+    placed = computed_network(engine)
+    arrays = {v.name: ingot.ir.recipe.evaluate(v.recipe, weights) if v.recipe else weights[v.name]
+              for v in placed.parameters}  # fmt: skip
+    # A number near half a step may fall to either side.
+    assert relative(got, ingot.interpret(placed, feeds, arrays)["y"]) < 1e-3
+
+    kept = ingot.quantize(network, batches(), weights=weights, keep="long #2")
+    assert all(one["output"] is None for one in layers(kept).values())
+    unsummed = engine.config["quantization"]
+    wrong = [{**one, "output": 0.5} if one["name"] == "end" else one for one in unsummed["layers"]]
+    with pytest.raises(NetworkError, match="layer end has no output that waits for a sum"):
+        ingot.passes.calibrated.computed(network, {**engine.config, "quantization": {**unsummed, "layers": wrong}})
+
+
 def test_its_network_gives_its_numbers(engine: Engine) -> None:
     """The portable network with quantize and dequantize, in plain NumPy. Measured: 1.5e-8 apart."""
     network, (_, weights) = computed_network(engine), net()
@@ -340,7 +387,8 @@ def test_plans_of_other_networks_and_damaged_ones(engine: Engine) -> None:
         ingot.passes.calibrated.computed(other, engine.config)
     plan = engine.config["quantization"]
     for change in ({"scale": -1.0}, {"scale": float("inf")}, {"type": "float"}, {"shift": "A"}, {"error": "1"},
-                   {"scale": True}, {"more": 1}, {"type": "int4"}):  # fmt: skip
+                   {"scale": True}, {"more": 1}, {"type": "int4"}, {"output": 0.0}, {"output": "1"},
+                   {"output": 1.0, "scale": None, "type": "float"}):  # fmt: skip
         first = {**plan["layers"][0], **change}
         with pytest.raises(EngineFileError, match="config quantization, layer 0"):
             Plan.of({"quantization": {**plan, "layers": [first]}})

@@ -194,6 +194,11 @@ void load_each(const Tile& tile, To* to, const TileOperand& from) {
 template <class From>
 void load_floats(const Tile& tile, float* to, const TileOperand& from) {
   const From* row = (const From*)from.data;
+  if (from.row_stride == 1 && from.spacing() == Spacing::strided && tile.width < kLanes) {  // colours that become the inner dimension
+    for (int i = 0; i < tile.width; ++i, row += from.column_stride)
+      for (int r = 0; r < tile.rows; ++r) to[r * tile.width + i] = load_one(row + r);
+    return;
+  }
   const bool dense = from.spacing() == Spacing::dense && (tile.rows == 1 || from.row_stride == tile.width);
   const int rows = dense ? 1 : tile.rows, width = dense ? tile.count : tile.width;
   for (int r = 0; r < rows; ++r, row += from.row_stride, to += width) {
