@@ -11,12 +11,12 @@ import torch
 
 import ingot
 from ingot import functional as F
-from ingot import nn
+from ingot import ir, nn
 from ingot.backends.cpu import CPU
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.errors import ModuleError, OpError, ValueFault
-from ingot.ir import Spec
+from ingot.ir import Network, Spec
 from ingot.ir.interpret import interpret
 from ingot.ir.weight_format import FORMATS
 from ingot.nn import trace
@@ -305,6 +305,30 @@ def test_fixed_weights_are_packed_once() -> None:
         packed = [v for node in low.nodes for v in node.inputs if v.name.endswith(".packed")]
         assert len(packed) == (0 if computed else 3)
         assert any("packed at every run" in event.verdict for event in log) == computed
+
+
+@pytest.mark.parametrize(("scales", "zero", "dtype", "why"), [
+    ((12, 1), None, "float32", ""), ((), None, "float32", ""), ((12, 1), 0, "float32", ""),
+    ((12, 1), 3, "float32", "its weight has a zero point"),
+    ((1, 4), None, "float32", "its weight has scales of more than its outputs"),
+    ((12, 1), None, "float64", "there are no recurrent layers of float64 with them"),
+])  # fmt: skip
+def test_integers_that_a_layer_reads(scales: Any, zero: int | None, dtype: str, why: str) -> None:
+    """int8 with a scale for all or each output, and no zero point; else they become floats, and the log says why."""
+    network = Network("net")
+    gates, h0, bias = (network.input(n, Spec(s, dtype)) for n, s in (("x", (5, 3, 12)), ("h", (3, 4)), ("b", (12,))))
+    q, scale = network.parameter("q", Spec((12, 4), "int8")), network.parameter("s", Spec(scales, "float32"))
+    zeros = () if zero is None else (network.constant(np.int8(zero)),)
+    network.output("y", ir.F.gru(gates, ir.F.dequantize(q, scale, *zeros, dtype=dtype), h0, bias)[0])
+    feeds = {"x": normal(5, 3, 12), "h": normal(3, 4), "b": normal(12)}
+    feeds = {k: v.astype(dtype) for k, v in feeds.items()}
+    weights = {"q": rng.integers(-128, 128, (12, 4)).astype(np.int8),
+               "s": np.asarray(rng.uniform(0.01, 0.02, scales), np.float32)}  # fmt: skip
+    engine = build_network(network, weights, report=False)
+    said = [line.partition("%")[2].partition(": ")[2] for line in engine.log if "becomes" in line]
+    assert said == ([f"q becomes {dtype} in the engine: {why}"] if why else [])
+    wanted = interpret(network, feeds, weights)["y"]
+    np.testing.assert_allclose(engine.run(feeds)["y"], wanted, rtol=2e-5, atol=2e-5)
 
 
 def test_what_is_refused() -> None:
