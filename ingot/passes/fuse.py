@@ -406,6 +406,7 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
     own = list(dict.fromkeys(v for t in taken for v in t.node.inputs[t.node.op.held :]))
     added = [v for v in extras if not any(v is w for w in own)]
     order = [*own, *added]  # what the new expression reads beside the op's results
+    results = sum(v.node.op.parts for v in taken)
     steps: list[tuple[Any, ...]] = []
 
     def appended(expression: Any, inputs: Sequence[Value | int], known: Mapping[int, int]) -> int:
@@ -423,7 +424,7 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
                 if isinstance(read, Value) and id(read) in known:
                     number.append(known[id(read)])
                     continue
-                at = next(i for i, v in enumerate(order) if v is read) + len(taken) if isinstance(read, Value) else read
+                at = next(i for i, v in enumerate(order) if v is read) + results if isinstance(read, Value) else read
                 args = [at]
             elif name != "const":
                 args = [number[a] if type(a) is int else a for a in args]
@@ -433,8 +434,11 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
         return last
 
     known: dict[int, int] = {}
-    for i, made in enumerate(taken):
-        known[id(made)] = appended(made.node.op.epilogue, [i, *made.node.inputs[made.node.op.held :]], {})
+    start = 0
+    for v in taken:
+        numbers = range(start, start + v.node.op.parts)
+        known[id(v)] = appended(v.node.op.epilogue, [*numbers, *v.node.inputs[v.node.op.held :]], {})
+        start = numbers.stop
     result = appended(node.op.expression, node.inputs, known)  # type: ignore[attr-defined]
     held = (*taken[0].node.inputs[: op.held], *(w for v in taken[1:] for w in v.node.inputs[1 : v.node.op.held]))
     changed: dict[str, Any] = {"parts": 2, "layouts": plain(len(held))} if len(taken) > 1 else {}

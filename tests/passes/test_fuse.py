@@ -212,6 +212,11 @@ def test_a_product_that_others_read_stays() -> None:
     assert len(made.after(*FUSED)) == 3 and made.said("has other readers")
 
 
+def rounded(x: Value) -> Value:
+    scale = x.network.constant(np.float32(0.05))
+    return F.dequantize(F.quantize(x, scale), scale, dtype=x.dtype)  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("make", "left"),
     [
@@ -222,6 +227,7 @@ def test_a_product_that_others_read_stays() -> None:
         (lambda m, x: m.linear(x, 4) - m.linear(x, 1), 2),  # one is broadcast, and a column for the other
         (lambda m, x: m.linear(x, 4) - F.softmax(m.linear(x, 4)), 3),
         (lambda m, x: m.linear(x, 4) - m.linear(x, 4) * m.linear(x, 4), 2),  # the last two
+        (lambda m, x: rounded(m.linear(x, 4) + m.linear(x, 4) * m.weight(4)), 1),  # two groups, one after the other
     ],
 )
 def test_pairs_of_products(make: Callable[[Made, Value], Value], left: int) -> None:
