@@ -2,6 +2,8 @@
 #include "micro_batches.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 namespace ingot {
 namespace {
@@ -41,13 +43,14 @@ class Finder {
   const Stage& stage_;
   const BufferSizes& sizes_;
   std::int64_t cache_;
-  std::vector<int> written_by_;       // by buffer: the first call of the present chain that writes it, or -1
+  std::vector<int> written_by_;       // by buffer: the first call of the last chain that writes it, or -1
   std::vector<Candidate> candidates_;  // of the present chain
   int chain_ = 0;                      // its first call
   std::vector<MicroBatches> found_;
 
   const TensorView& view(int buffer) const { return sizes_.views[static_cast<std::size_t>(buffer)]; }
-  int writer(int buffer) const { return written_by_[static_cast<std::size_t>(program_.base(buffer))]; }
+  /// Whether calls of the present chain, from one on, write it.
+  bool written_from(int first, int buffer) const { return written_by_[static_cast<std::size_t>(program_.base(buffer))] >= first; }
   const Call& call(int index) const { return program_.calls[static_cast<std::size_t>(index)]; }
   const Candidate& candidate(int index) const { return candidates_[static_cast<std::size_t>(index - chain_)]; }
   static bool has(std::uint64_t operands, std::size_t i) { return (operands >> i & 1) != 0; }
@@ -88,7 +91,6 @@ class Finder {
   /// From a call on, those that may run for some images before all of them run for others: an image needs of what they write
   /// its own parts only.
   int end_of_chain(int first) {
-    std::fill(written_by_.begin(), written_by_.end(), -1);
     candidates_.clear();
     chain_ = first;
     int end = first;
@@ -98,57 +100,82 @@ class Finder {
       const std::vector<int>& in = call(end).in;
       bool own = true;
       for (std::size_t i = 0; i < in.size() && own; ++i)
-        own = writer(in[i]) < 0 || (has(next->operands, i) && by_images(in[i], next->images));
+        own = !written_from(first, in[i]) || (has(next->operands, i) && by_images(in[i], next->images));
       if (!own) break;
       candidates_.push_back(*next);
       for (int result : call(end).out) {
         int& by = written_by_[static_cast<std::size_t>(program_.base(result))];
-        if (by < 0) by = end;
+        if (by < first) by = end;
       }
     }
     return end;
   }
 
   struct Choice {
-    std::int64_t gain = 0, each = 0;
+    double gain = 0;  // no sizes overflow it
+    std::int64_t each = 0;
     int first = 0, end = 0;
   };
 
   /// The best part of the calls [first, end), then those of what is left on both sides.
   void choose(int first, int end) {
-    Choice best;
-    const std::int64_t images = candidate(first).images;
-    for (std::int64_t each = (images + kMostParts - 1) / kMostParts; each < images; each *= 2)
-      for (int from = first; from + 1 < end; ++from) improve(best, from, end, each);
-    if (best.each == 0) return;
-    MicroBatches made{best.first, best.end, images, best.each, {}, {}};
+    std::vector<std::pair<int, int>> left{{first, end}};
+    while (!left.empty()) {
+      std::tie(first, end) = left.back();
+      left.pop_back();
+      const Choice best = best_of(first, end);
+      if (best.each == 0) continue;
+      keep(best);
+      if (best.first > first + 1) left.push_back({first, best.first});
+      if (end > best.end + 1) left.push_back({best.end, end});
+    }
+  }
+
+  void keep(const Choice& best) {
+    MicroBatches made{best.first, best.end, candidate(best.first).images, best.each, {}, {}};
     for (int c = best.first; c < best.end; ++c) made.operands.push_back(candidate(c).operands);
     for (const Lifetime& life : stage_.lifetimes) {
       const auto buffer = static_cast<std::size_t>(life.buffer);
       if (program_.buffers[buffer].kind == BufferKind::temp && life.first >= best.first && life.last < best.end)
         made.inner.push_back(life.buffer);
     }
-
     found_.push_back(std::move(made));
-    if (best.first > first + 1) choose(first, best.first);
-    if (end > best.end + 1) choose(best.end, end);
   }
 
-  /// The best choice that begins with a call and takes so many images at a time.
-  void improve(Choice& best, int first, int end, std::int64_t each) const {
-    const std::int64_t images = candidate(first).images, again = (images + each - 1) / each - 1;
-    std::int64_t gain = 0;
-    for (int c = first; c < end; ++c) {
-      const std::vector<int>& in = call(c).in;
-      std::int64_t handed = 0, read_again = kBytesOfCall;
-      for (std::size_t i = 0; i < in.size(); ++i) {
-        const std::int64_t bytes = bytes_of(view(in[i]));
-        if (!has(candidate(c).operands, i)) read_again += bytes;
-        else if (writer(in[i]) >= first && bytes > cache_ && (each == 1 || bytes / images * each <= cache_)) handed += bytes;
+  /// The calls of [first, end) that gain most, one behind the other. Most programs hand on nothing that leaves the caches, or all of a
+  /// chain gains: what calls from one on gain at most then spares the look at every part of thousands of calls.
+  Choice best_of(int first, int end) const {
+    Choice best;
+    const std::int64_t images = candidate(first).images;
+    std::vector<double> most(static_cast<std::size_t>(end - first) + 1);
+    for (std::int64_t each = (images + kMostParts - 1) / kMostParts; each < images; each *= 2) {
+      for (int c = end - 1; c >= first; --c) {
+        const auto at = static_cast<std::size_t>(c - first);
+        most[at] = most[at + 1] + std::max(0.0, gain_of(c, first, each));
       }
-      gain += 2 * handed - kCostOfWeights * again * read_again;  // what is handed on is written and read
-      if (gain > best.gain) best = {gain, each, first, c + 1};
+      for (int from = first; from + 1 < end && most[static_cast<std::size_t>(from - first)] > best.gain; ++from) {
+        double gain = 0;
+        for (int c = from; c < end; ++c) {
+          gain += gain_of(c, from, each);
+          if (gain > best.gain) best = {gain, each, from, c + 1};
+        }
+      }
     }
+    return best;
+  }
+
+  /// What it gains, in bytes, that a call takes so many images at a time, with those from `first` on before it.
+  double gain_of(int index, int first, std::int64_t each) const {
+    const std::int64_t images = candidate(index).images, again = (images + each - 1) / each - 1;
+    const std::vector<int>& in = call(index).in;
+    std::int64_t handed = 0, read_again = kBytesOfCall;
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const std::int64_t bytes = bytes_of(view(in[i]));
+      if (!has(candidate(index).operands, i)) read_again += bytes;
+      else if (written_from(first, in[i]) && bytes > cache_ && (each == 1 || bytes / images * each <= cache_)) handed += bytes;
+    }
+    // What is handed on is written and read.
+    return 2 * static_cast<double>(handed) - static_cast<double>(kCostOfWeights * again) * static_cast<double>(read_again);
   }
 };
 

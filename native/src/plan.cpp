@@ -313,7 +313,10 @@ class Planner {
     for (const MicroBatches& part : batches_) {
       for (; next < part.first_call; ++next) add_step(next);
       const int first_whole = static_cast<int>(plan_.wholes.size());
-      for (; next < part.end_call; ++next) plan_.wholes.push_back(whole_of(next));
+      for (; next < part.end_call; ++next) {
+        plan_.wholes.push_back(whole_of(next));
+        ask(plan_.wholes.back());  // what does not fit together may fit in parts
+      }
       for (std::int64_t image = 0; image < part.images; image += part.each) {
         const Images some{image, std::min(part.each, part.images - image)};
         for (int c = part.first_call; c < part.end_call; ++c) {
@@ -330,6 +333,7 @@ class Planner {
     const Call& call = program_.calls[static_cast<std::size_t>(index)];
     Step step;
     step.call = index;
+    step.kernel = loaded_.kernels[static_cast<std::size_t>(index)].get();
     const auto show = [&](const std::vector<int>& buffers, ViewRange& range) {
       range = {static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(buffers.size())};
       for (int buffer : buffers) plan_.views.push_back(buffers_[static_cast<std::size_t>(buffer)]);
@@ -352,7 +356,11 @@ class Planner {
     for (int result : call.out) {
       if (!call.shapes_results()) add_view(result, step.out, images);
     }
-    if (step.kernel != nullptr) ask(call, step);
+    if (step.kernel != nullptr) {
+      const Scratch scratch = ask(step);
+      shared_ = std::max<std::uint64_t>(shared_, align_up(scratch.shared));
+      local_ = std::max<std::uint64_t>(local_, align_up(scratch.per_thread));
+    }
     if (call.control != Control::none) plan_bodies(call, index, step);
     bind_states(call, step);
     if (!writes_nothing(step)) plan_.steps.push_back(step);
@@ -365,12 +373,12 @@ class Planner {
            std::all_of(out.begin(), out.end(), [](const TensorView& view) { return view.elements() == 0; });
   }
 
-  void ask(const Call& call, const Step& step) {
+  /// The working memory that a kernel needs, where it can do what it is asked.
+  Scratch ask(const Step& step) const {
     try {
-      const Scratch scratch = step.kernel->plan(plan_.at(step.in), plan_.at(step.out), request_.threads);
-      shared_ = std::max<std::uint64_t>(shared_, align_up(scratch.shared));
-      local_ = std::max<std::uint64_t>(local_, align_up(scratch.per_thread));
+      return step.kernel->plan(plan_.at(step.in), plan_.at(step.out), request_.threads);
     } catch (const Refused& refused) {
+      const Call& call = program_.calls[static_cast<std::size_t>(step.call)];
       throw Error(code::kernel_refused, call.name + " in " + quote(call.where) + ": " + refused.what());
     }
   }

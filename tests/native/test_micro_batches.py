@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -151,3 +152,28 @@ def test_a_profile_shows_calls_and_not_their_parts() -> None:
     for item in items:
         assert item["out"] == [("float32", [16, ROWS, COLUMNS])] and item["in"] == 2 * item["out"]
         assert item["bytes"] == 3 * 16 * IMAGE * 4 and item["ns"] > 0
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8])
+def test_operands_that_do_not_fit_the_batch_are_refused(batch: int) -> None:
+    """Also where they have as many images as run together."""
+    p = Program(symbol("N", 1), symbol("M", 1))
+    x, other = p.input("x", SHAPE), p.input("other", ["M", 1, COLUMNS])
+    for _ in range(4):
+        x = p.binary("add", x, x, SHAPE)
+    p.output("y", p.binary("add", x, other, SHAPE))
+    with pytest.raises(_native.Error, match="operand 1 does not broadcast to the outputs' shape"):
+        session_of(p).run({"x": numbers(16, ROWS, COLUMNS), "other": numbers(batch, 1, COLUMNS)})
+
+
+def test_thousands_of_calls_are_planned_at_once() -> None:
+    """Their plan once took the square of their number: 25 s of these, which take 0.02."""
+    p = Program(symbol("N", 1))
+    y = p.input("x", ["N", 8])
+    for _ in range(20_000):
+        y = p.binary("add", y, y, ["N", 8])
+    p.output("y", y)
+    session = session_of(p)
+    before = time.process_time()
+    session.planned({"N": 8})
+    assert time.process_time() - before < 5
