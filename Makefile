@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made on first use. `make PYTHON=python3.12 test` takes another interpreter.
 
-.PHONY: help demo test check bench conformance size wheel docs fuzz soak clean
+.PHONY: help demo test check lint bench conformance size wheel docs fuzz soak clean
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*## */\t/'
 
@@ -27,10 +27,12 @@ demo: $(VENV)/core   ## install, then generate text with the small model in mode
 test: $(VENV)/test   ## every test that is not long and needs no GPU, in WORKERS processes
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-check: $(VENV)/test  ## linter, types, import rules
+check: lint          ## linter, types, import rules
+	$(BIN)/python -m pytest -q tests/test_imports.py
+
+lint: $(VENV)/test   ## linter and types: check without what the tests have too
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_imports.py
 
 bench: $(VENV)/bench ## all benchmarks with their peers; nothing else should run meanwhile
 	$(BIN)/python -m benchmarks all

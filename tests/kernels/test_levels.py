@@ -13,7 +13,11 @@ from ingot import _native
 
 HERE = Path(__file__)
 OTHERS = [level for level in _native.levels() if level != _native.level()]
-PRODUCTS = ("avx_vnni", "avx512_vnni")  # levels with code for products of int8 alone
+FEW = {  # levels that have code of their own for some kernels alone
+    "avx_vnni": ("matmul", "conv"),
+    "avx512_vnni": ("matmul", "conv"),
+    "avx512_bf16": ("matmul", "conv", "attention", "dense_attention"),
+}
 
 
 @pytest.mark.timeout(900)
@@ -21,7 +25,7 @@ PRODUCTS = ("avx_vnni", "avx512_vnni")  # levels with code for products of int8 
 def test_kernels(level: str) -> None:
     """In one process for all files: most take less time than a start. `make conformance` leaves no case out."""
     share = ("--share", f"{_native.levels().index(level)}/25", "--hypothesis-profile=few")
-    files = [HERE.parent / f"test_{name}.py" for name in ("matmul", "conv")] if level in PRODUCTS else [HERE.parent]
+    files = [HERE.parent / f"test_{name}.py" for name in FEW[level]] if level in FEW else [HERE.parent]
     command = [sys.executable, "-m", "pytest", "-q", *map(str, files), f"--ignore={HERE}", *share]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["INGOT_ISA"] = level

@@ -4,10 +4,6 @@ company."""
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,15 +107,6 @@ def test_numbers_of_int8(kernel: str, dtype: Any) -> None:
             got = call(kernel, operands, True, threads, scales, **attributes)
             for a, b in zip(got, want, strict=True):
                 close(a, b, limits[a.dtype])
-
-
-@pytest.mark.parametrize("level", [name for name in _native.levels() if name in ("portable", "avx2", "avx512")])
-def test_int8_at_every_level(level: str) -> None:
-    names = ["numbers_of_int8", "a_row_does_not_depend_on_its_company"]
-    command = [sys.executable, "-m", "pytest", "-q", "-k", " or ".join(names), str(Path(__file__))]
-    environment = {**os.environ, "INGOT_ISA": level}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 @pytest.mark.parametrize(("kernel", "form", "int8"), [
