@@ -12,6 +12,7 @@ onnx = pytest.importorskip("onnx")
 
 from ingot.builder.build import build_network  # noqa: E402
 from ingot.cli.inspect import kernel_counts  # noqa: E402
+from ingot.errors import UnsupportedError  # noqa: E402
 from ingot.frontends.onnx import Model  # noqa: E402
 from ingot.frontends.onnx import build_network as import_network  # noqa: E402
 from ingot.ir.weight_format import FORMATS  # noqa: E402
@@ -176,6 +177,18 @@ def test_a_quantised_recurrent_layer_step_by_step() -> None:
     assert plain[1]["lstm"] == 1 and not clipped[1]["lstm"]
     x = floats(5, 3, 70)
     np.testing.assert_allclose(clipped[0].run({"x": x})["y"], plain[0].run({"x": x})["y"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "shape"), [
+    ("rs", (160,)), ("rs", (2,)), ("rs", (1, 320)), ("ws", (160,)), ("wz", (1, 1)), ("rz", (1, 320)),
+    ("r", (1, 40, 320)), ("w", (1, 70, 320)), ("b", (1, 640)), ("r", (40, 160))])  # fmt: skip
+def test_a_quantised_recurrent_layer_with_numbers_of_other_outputs(name: str, shape: tuple[int, ...]) -> None:
+    """[4·H] without the direction would give every output the scale of the first, and what is too long lose its end."""
+    of = quantised_layer(np.int8, 1, True)
+    of[name] = np.resize(of[name], shape)
+    layer = node("DynamicQuantizeLSTM", QUANTISED, ["y"], hidden_size=40, domain="com.microsoft")
+    with pytest.raises(UnsupportedError, match=r"not those of directions or outputs|are not \[directions|for 40 units"):
+        engine([layer], ["T", "N", 70], of)
 
 
 def test_recurrent_layers_of_a_file_in_int8() -> None:

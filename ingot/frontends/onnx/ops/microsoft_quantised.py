@@ -201,6 +201,17 @@ def _uniform(zero: Any) -> Any:
     return number(zero, zero.array.flat[0]) if zero.array.any() else None
 
 
+def _scaled(weight: Any, scale: Any, zero: Any) -> Any:
+    """A weight [D, inputs, outputs] with numbers for each direction or output; others would be read amiss."""
+    if len(weight.shape) != 3:
+        raise Unsupported(f"weights of {weight.spec} are not [directions, inputs, outputs]")
+    directions, _, outputs = weight.shape
+    for name, v in (("scales", scale), ("zero points", zero)):
+        if v.shape not in ((), (directions,), (directions, outputs)):
+            raise Unsupported(f"{name} of {v.spec} are not those of directions or outputs of {weight.spec}")
+    return Scaled(weight, scale, _uniform(zero))
+
+
 @onnx("DynamicQuantizeLSTM", domain=MICROSOFT, folds=False)
 def dynamic_quantize_lstm(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: MaybeTensor, lengths: MaybeTensor, h0: MaybeTensor,
@@ -210,11 +221,10 @@ def dynamic_quantize_lstm(
     input_forget: bool = False,
 ) -> Result:  # fmt: skip
     """Of quantised weights [D, I, 4·H]; the inputs stay floats, which ONNX Runtime rounds to 8 bits."""
-    weight: Any = Scaled(w, w_scale, _uniform(w_zero))
-    state: Any = Scaled(r, r_scale, _uniform(r_zero))
-    return lstm(call, x, weight, state, b, lengths, h0, c0, p, hidden_size=hidden_size, direction=direction,
-                activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
-                clip=clip, input_forget=input_forget)  # fmt: skip
+    return lstm(call, x, _scaled(w, w_scale, w_zero), _scaled(r, r_scale, r_zero), b, lengths, h0, c0, p,
+                hidden_size=hidden_size, direction=direction, activations=activations,
+                activation_alpha=activation_alpha, activation_beta=activation_beta, clip=clip,
+                input_forget=input_forget)  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- weights of a few bits

@@ -140,6 +140,9 @@ def _layers(
     hidden, rows = r.shape[2], x.shape[1]
     if w.shape[0] != count or not isinstance(hidden, int):
         raise Unsupported(f"{count} directions, and weights of {w.shape[0]}, of {hidden} hidden units")
+    for v, size in ((w, gates * hidden), (r, gates * hidden), *([] if b is None else [(b, 2 * gates * hidden)])):
+        if any(isinstance(n, int) and n != m for n, m in zip(v.shape, (count, size), strict=False)):
+            raise Unsupported(f"weights or biases of {v.shape}, and not of {count} times {size} for {hidden} units")
     found = []
     for i, (words, functions) in enumerate(_activations(names, usual, count, alpha, beta)):
         bias = None if b is None else _direction(b, i)
