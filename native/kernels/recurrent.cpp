@@ -10,7 +10,8 @@
 //
 // The state stays in float32 from the first step to the last; results are rounded. `packed`: weight and projection lie in panels,
 // every gate beginning one; else they are packed here, once for all steps. `scales`: the weight is int8 in panels, and scales
-// [G*H] multiply the sums of products with it.
+// [G*H] multiply the sums of products with it. These sums are made 2^24 times as large, so that they overflow where states reach
+// 2^97, as only those of an rnn with relu, or first states, can.
 //
 // Work is divided by rows, which need not wait for each other, where there are enough of them and each worker's cache takes the
 // weight; else by units, with a meeting of the workers after each step. A sum is one chain along the state either way, so a row's
