@@ -24,6 +24,14 @@ from ingot.errors import IngotError, UserError
 from ingot.version import __version__
 
 PACKAGES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "jinja2", "rich")
+EXTRAS = {  # what brings more than these, and by which packages: `pip install 'ingot[serve]'`
+    "serve": ("httptools", "msgspec", "starlette", "uvicorn"),
+    "onnx": ("onnx", "protobuf"),
+    "onnxruntime": ("onnxruntime",),
+    "images": ("pillow",),
+    "torch": ("torch",),
+    "cuda": ("torch", "triton"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +59,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         **{name: _version(name) for name in PACKAGES},
     }
     missing = [name for name, version in versions.items() if version is None]
+    extras = {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()}
     out.text(f"processor    {machine['processor']}, {machine['usable_processors']} of {machine['processors']} usable")
     out.text(f"system       {machine['system']}")
     out.text(f"memory       {size(machine['memory_available'])} available")
@@ -59,15 +68,17 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.text("versions     " + ", ".join(f"{name} {version}" for name, version in versions.items() if version))
     if missing:
         out.text(f"missing      {', '.join(missing)}")
-    device, there = _device(args.device, out)
+    there, not_there = ([e for e, found in extras.items() if all(found.values()) is whole] for whole in (True, False))
+    out.text(f"extras       {', '.join(there) or 'none'} (not installed: {', '.join(not_there) or 'none'})")
+    device, fault = _device(args.device, out)
     on_gpu = args.device is not None and args.device.partition(":")[0] == "cuda"
     engine = None if args.source is None else open_source(args.source)
     rows = _gpu_calls if on_gpu else _ops
     ops = None if engine is None else rows(engine, native, out)
-    out.result({"machine": machine, "versions": versions, "device": device, "ops": ops})
+    out.result({"machine": machine, "versions": versions, "extras": extras, "device": device, "ops": ops})
     faults = [f"packages are missing: pip install {' '.join(missing)}"] if missing else []
-    if there:
-        faults.append(there)
+    if fault:
+        faults.append(fault)
     if kernels := [row["op"] for row in ops or () if row["runs"] == "missing"]:
         faults.append(
             f"{args.source} needs kernels, or versions of them, that ingot {__version__} lacks: {', '.join(kernels)}; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,18 @@ def test_a_doctor_that_misses_a_package(capsys: pytest.CaptureFixture[str], monk
     found = Found(capsys, "doctor", "--json")
     assert found.verdict(2).endswith("packages are missing: pip install no-such-package")
     assert found.json()["versions"]["no-such-package"] is None
+
+
+def test_a_doctor_tells_of_extras(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of pyproject.toml. That one lacks is no fault."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra, names in doctor.EXTRAS.items():
+        listed = {re.split(r"[<>=;\[ ]", one)[0] for one in project["optional-dependencies"][extra]}
+        assert listed - {"ingot"} == {*names} - ({"torch"} if "ingot" in listed else set())
+    monkeypatch.setattr(doctor, "EXTRAS", {"serve": ("uvicorn",), "images": ("pillow", "no-such-package")})
+    assert "extras       serve (not installed: images)" in Found(capsys, "doctor").out
+    found = Found(capsys, "doctor", "--json")
+    assert found.code == 0 and found.json()["extras"]["images"]["no-such-package"] is None
 
 
 def test_a_doctor_that_misses_a_kernel(engines: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
