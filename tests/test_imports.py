@@ -159,7 +159,7 @@ def test_no_cycle() -> None:
 
 
 FORBIDDEN = {"torch", "transformers", "onnx", "onnxruntime", "huggingface_hub", "pickle"}
-# What computes in the place of our own code, also late and by a string; one module compares with it, one tells its version.
+# What computes in the place of our own code, also late and by a string; one module compares with it, one says which.
 OTHERS = re.compile(r"onnx\.(reference|backend\.test)\b|onnxruntime\b")
 NAMED_IN = {"frontends.onnx.compare": "onnxruntime", "cli.doctor": "onnxruntime"}
 
