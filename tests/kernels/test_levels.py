@@ -1,4 +1,4 @@
-"""The tests of all kernels at the other levels of this machine, one case of 25 at each."""
+"""The tests of all kernels at the other levels of this machine, one case of 40 at each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = {  # levels that have code of their own for some kernels alone
 @pytest.mark.parametrize("level", OTHERS)
 def test_kernels(level: str) -> None:
     """In one process for all files: most take less time than a start. `make conformance` leaves no case out."""
-    share = ("--share", f"{_native.levels().index(level)}/25", "--hypothesis-profile=few")
+    share = ("--share", f"{_native.levels().index(level)}/40", "--hypothesis-profile=few")
     files = [HERE.parent / f"test_{name}.py" for name in FEW[level]] if level in FEW else [HERE.parent]
     command = [sys.executable, "-m", "pytest", "-q", *map(str, files), f"--ignore={HERE}", *share]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
