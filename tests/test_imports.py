@@ -159,7 +159,8 @@ def test_no_cycle() -> None:
 
 
 FORBIDDEN = {"torch", "transformers", "onnx", "onnxruntime", "huggingface_hub", "pickle"}
-# What computes in the place of our own code, also late and by a string; one module compares with it, one says which.
+# What computes in the place of our own code, also late and by a string; one module compares with it, and the doctor
+# says its version.
 OTHERS = re.compile(r"onnx\.(reference|backend\.test)\b|onnxruntime\b")
 NAMED_IN = {"frontends.onnx.compare": "onnxruntime", "cli.doctor": "onnxruntime"}
 

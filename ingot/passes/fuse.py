@@ -236,9 +236,7 @@ def _linear(network: Network, node: Node, of: Factor) -> Value:
         operands.append(scales)
     layouts = plain(len(operands))
     if scales is not None and not group:
-        one = scales.spec.elements == 1
-        operands.append(factors(network, node.inputs[1], 0).scales if one else derive(
-            network, "reshape", [scales], f"{scales.name}.row", shape=(sizes(weight)[0],)))  # fmt: skip
+        operands.append(factors(network, node.inputs[1], 0).scales)
         epilogue = TIMES
     if rows is not None:
         operands[0], per_row = rows
