@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-import ingot
-from tests import workers
+from tests import kept, sampling, workers
+from tests.kept import PICO
 from tests.workers import PROCESSES, seconds_per_folder, shared, unit
 
 if not Path("/proc/driver/nvidia").exists():  # read when Triton is imported, which others may do before our own tests
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Tests start some hundred processes: what one has compiled the others read, whatever the environment says of that.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
+
 # A shell ignores Ctrl-C for what it starts in the background, and programs would inherit that from here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TESTS = Path(__file__).parent
-PICO = TESTS.parent / "models" / "pico-python"
 
 # "ci" is what `make test` uses: the same examples at every run, and no limit on the time of one; "few" is for what is
 # repeated at other instruction-set levels.
@@ -40,11 +43,9 @@ def pico() -> Path:
 
 
 @pytest.fixture(scope="session")
-def pico_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pico_engine() -> Path:
     """The engine of pico-python in bfloat16."""
-    path = tmp_path_factory.mktemp("engines") / "pico.ingot"
-    ingot.build(PICO, report=False).save(path)
-    return path
+    return kept.pico()
 
 
 # ------------------------------------------------------------------------------------------------- several workers
@@ -59,6 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--share", metavar="K/N", default="0/1", help=told)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    sampling.leave_out(item)
+
+
+@pytest.hookimpl(trylast=True)  # a share is of what -m leaves
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     share, of = map(int, config.getoption("--share").split("/"))
     kept = shared([item.nodeid for item in items], share, of)

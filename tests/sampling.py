@@ -1,21 +1,27 @@
-"""Cases of which `make test` runs a sample, and `make conformance` all."""
+"""Tests of which `make test` runs some cases, and `make conformance` all: those marked `sampled`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections import Counter
 
 import pytest
 
+SEEN = pytest.StashKey[Counter[str]]()
+KINDS = pytest.StashKey[set[tuple[str, object]]]()
 
-def sampled(cases: Iterable[Any], one_in: int, kind: Callable[[Any], object] = lambda case: None) -> list[Any]:
-    """Cases for pytest's parametrize, tuples of arguments or one argument each: one of `one_in`, and the first of each
-    kind, always run; the others are slow ones."""
-    kinds: set[object] = set()
-    found: list[Any] = []
-    for i, case in enumerate(cases):
-        often = i % one_in == 0 or kind(case) not in kinds
-        kinds.add(kind(case))
-        arguments = case if isinstance(case, tuple) else (case,)
-        found.append(case if often else pytest.param(*arguments, marks=pytest.mark.slow))
-    return found
+
+def leave_out(item: pytest.Item) -> None:
+    """Makes a case of a test that is marked `sampled(one_in, by=...)` a slow one, unless it is the first of each
+    `one_in` or the first of its kind: `by` tells that of the test's arguments, a dict."""
+    mark = item.get_closest_marker("sampled")
+    if mark is None:
+        return
+    seen = item.session.stash.setdefault(SEEN, Counter())
+    kinds = item.session.stash.setdefault(KINDS, set())
+    test = item.nodeid.partition("[")[0]
+    by = mark.kwargs.get("by", lambda arguments: None)
+    kind = test, by(item.callspec.params)  # type: ignore[attr-defined]
+    if seen[test] % mark.args[0] and kind in kinds:
+        item.add_marker(pytest.mark.slow)
+    seen[test] += 1
+    kinds.add(kind)

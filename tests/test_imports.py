@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 BASE = {
@@ -85,10 +84,19 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(name: str, path: Path, known: set[str]) -> list[tuple[str, ast.stmt]]:
+@functools.cache
+def nodes(path: Path) -> list[ast.Import | ast.ImportFrom | ast.Constant]:
+    """The imports and the strings of a module, wherever they stand."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Constant)
+    found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    return [node for node in found if not isinstance(node, ast.Constant) or type(node.value) is str]
+
+
+@functools.cache
+def imports(path: Path) -> list[tuple[str, ast.stmt]]:
     """(module of ours, statement) for every import of ours, wherever it stands."""
-    result = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    result: list[tuple[str, ast.stmt]] = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             result += [(alias.name[6:], node) for alias in node.names if alias.name.split(".")[0] == "ingot"]
         elif isinstance(node, ast.ImportFrom):
@@ -96,15 +104,16 @@ def imports(name: str, path: Path, known: set[str]) -> list[tuple[str, ast.stmt]
             if (node.module or "").split(".")[0] == "ingot":
                 base = (node.module or "")[6:]
                 full = [f"{base}.{alias.name}".lstrip(".") for alias in node.names]
-                result += [(one if one in known | {"_native"} else base, node) for one in full]
+                result += [(one if one in MODULES or one == "_native" else base, node) for one in full]
     return result
 
 
-def named(path: Path, known: set[str]) -> list[tuple[str, int]]:
+@functools.cache
+def named(path: Path) -> list[tuple[str, int]]:
     """(module of ours, line) for every string that names one: what `_lazy.load` imports when it is needed."""
-    strings = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant) and type(n.value) is str]
-    found = [(match[1], node.lineno) for node in strings if (match := NAMED.fullmatch(node.value))]
-    return [(name, line) for name, line in found if name in known | {"_native"}]
+    strings = [node for node in nodes(path) if isinstance(node, ast.Constant)]
+    found = [(match[1], node.lineno) for node in strings if (match := NAMED.fullmatch(str(node.value)))]
+    return [(name, line) for name, line in found if name in MODULES or name == "_native"]
 
 
 def folder_of(name: str) -> str:
@@ -118,27 +127,32 @@ def under(name: str, prefixes: set[str]) -> bool:
 MODULES = modules()
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_module_imports_what_its_layer_may(name: str) -> None:
-    layer = max((p for p in MAY_IMPORT if under(name, {p}) or not p), key=len)
-    assert layer or not name, f"ingot.{name} is in no layer: give it one here and in docs/architecture.md"
-    package = {layer} if layer else set()
-    for target, node in imports(name, MODULES[name], set(MODULES)):
-        where = f"{MODULES[name].relative_to(ROOT)}:{node.lineno}"
-        assert node.col_offset == 0, (
-            f"{where}: import of ingot.{target} inside a block; it belongs at the top of the file"
-        )
-        assert under(target, MAY_IMPORT[layer] | package), f"{where}: ingot.{name} may not import ingot.{target}"
+def test_modules_import_what_their_layers_may() -> None:
+    wrong = []
+    for name, path in MODULES.items():
+        layer = max((p for p in MAY_IMPORT if under(name, {p}) or not p), key=len)
+        if name and not layer:
+            wrong.append(f"ingot.{name} is in no layer: give it one here and in docs/architecture.md")
+        may = MAY_IMPORT[layer] | ({layer} if layer else set())
+        for target, node in imports(path):
+            where = f"{path.relative_to(ROOT)}:{node.lineno}"
+            if node.col_offset:
+                wrong.append(f"{where}: import of ingot.{target} inside a block; it belongs at the top of the file")
+            if not under(target, may):
+                wrong.append(f"{where}: ingot.{name} may not import ingot.{target}")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_module_names_what_its_folder_may(name: str) -> None:
-    folder = folder_of(name)
-    may = MAY_IMPORT.get(folder, set()) | MAY_NAME.get(folder, set()) | ({folder} if folder else set())
-    for target, line in named(MODULES[name], set(MODULES)):
-        where = f"{MODULES[name].relative_to(ROOT)}:{line}"
-        allowed = under(target, may) or (folder, target) in BACK
-        assert allowed, f"{where}: ingot.{name} may not name ingot.{target} for a late import"
+def test_modules_name_what_their_folders_may() -> None:
+    wrong = []
+    for name, path in MODULES.items():
+        folder = folder_of(name)
+        may = MAY_IMPORT.get(folder, set()) | MAY_NAME.get(folder, set()) | ({folder} if folder else set())
+        for target, line in named(path):
+            if not under(target, may) and (folder, target) not in BACK:
+                where = f"{path.relative_to(ROOT)}:{line}"
+                wrong.append(f"{where}: ingot.{name} may not name ingot.{target} for a late import")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_cycle_of_folders() -> None:
@@ -146,15 +160,15 @@ def test_no_cycle_of_folders() -> None:
     graph: dict[str, set[str]] = {}
     for name, path in MODULES.items():
         folder = folder_of(name)
-        late = {t for t, _ in named(path, set(MODULES)) if (folder, t) not in BACK}
-        targets = {t for t, _ in imports(name, path, set(MODULES))} | late
+        late = {target for target, _ in named(path) if (folder, target) not in BACK}
+        targets = {target for target, _ in imports(path)} | late
         graph.setdefault(folder, set()).update({folder_of(t) for t in targets if t in MODULES} - {folder})
     del graph[""]
     TopologicalSorter({f: targets - {""} for f, targets in graph.items()}).prepare()
 
 
 def test_no_cycle() -> None:
-    graph = {n: {t for t, _ in imports(n, p, set(MODULES)) if t in MODULES} - {n} for n, p in MODULES.items()}
+    graph = {name: {t for t, _ in imports(path) if t in MODULES} - {name} for name, path in MODULES.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError with the cycle in it
 
 
@@ -167,8 +181,8 @@ NAMED_IN = {"frontends.onnx.compare": "onnxruntime", "cli.doctor": "onnxruntime"
 
 def test_optional_packages_are_not_imported_by_name() -> None:
     for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            text = node.value if isinstance(node, ast.Constant) and type(node.value) is str else ""
+        for node in nodes(path):
+            text = str(node.value) if isinstance(node, ast.Constant) else ""
             bad = bool(OTHERS.match(text)) and text != NAMED_IN.get(name)
             assert not bad, f"{path.relative_to(ROOT)}:{node.lineno}: ingot.{name} names {text[:60]!r}"
             targets = [a.name for a in node.names] if isinstance(node, ast.Import) else []

@@ -147,7 +147,8 @@ def project(tmp_path: Path) -> Path:
 
 def started(project: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tools.mutation", "--modules", "toy/*.py", "--first", "test_first.py", *words]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{project}"}
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "_hypothesis_pytestplugin,pytest_timeout"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{project}", **plugins}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=project, env=environment, stdout=pipe, stderr=pipe, text=True)
 

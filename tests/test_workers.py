@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.sampling import leave_out
 from tests.workers import PROCESSES, THEIRS, seconds_per_folder, shared, unit
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +28,23 @@ def test_shares_have_something_of_every_test_and_together_all(of: int) -> None:
         assert {name.partition("[")[0] for name in share} == {name.partition("[")[0] for name in CASES}
     assert shared(CASES, 0, 1) == set(CASES)
     assert sum("many" in name for name in shared(CASES, 1, 5)) == 3
+
+
+@pytest.mark.parametrize(("words", "kept"), [({}, [0, 4, 8]), ({"by": lambda given: given["n"] > 5}, [0, 4, 6, 8])])
+def test_samples_have_the_first_of_so_many_and_of_every_kind(words: dict[str, Any], kept: list[int]) -> None:
+    session, marked = SimpleNamespace(stash=pytest.Stash()), pytest.mark.sampled(4, **words).mark
+
+    def often(test: str, n: int, mark: Any = marked) -> bool:
+        added: list[Any] = []
+        leave_out(SimpleNamespace(
+            nodeid=f"{test}[{n}]", session=session, callspec=SimpleNamespace(params={"n": n}),
+            get_closest_marker=lambda name: mark, add_marker=added.append,
+        ))  # type: ignore[arg-type]  # fmt: skip
+        return not added
+
+    for test in ("a.py::test", "b.py::test"):  # each has a sample of its own
+        assert [n for n in range(10) if often(test, n)] == kept
+    assert all(often("c.py::test", n, None) for n in range(10))
 
 
 def test_units() -> None:

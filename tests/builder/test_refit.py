@@ -14,11 +14,10 @@ from ingot.engine.session import Engine
 from ingot.errors import InputError, RecipeError
 from ingot.llm.llm import LLM
 from ingot.safetensors_file import SafetensorsFile
-from tests.conftest import PICO
 from tests.frontends.test_torch_export_nets import SMALL as NETS
 from tests.frontends.test_torch_export_nets import batch
+from tests.kept import PICO
 from tests.models import model_zoo, reference_models, test_lora
-from tests.sampling import sampled
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -69,8 +68,9 @@ WORDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words.values()))
-@pytest.mark.parametrize("stored", sampled([True, False], 2), ids=["file", "in memory"])
+@pytest.mark.parametrize("stored", [True, False], ids=["file", "in memory"])
 def test_a_language_model(
     words: dict[str, str], stored: bool, tuned: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -101,6 +101,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "precision"), FAMILIES.items())
 def test_families(case: str, precision: str, tmp_path: Path) -> None:
     """Weights stored together (q, k and v; gate and up; all experts), one parameter at a time and all at once."""
@@ -188,6 +189,7 @@ def build_net(name: str, seed: int, precision: str) -> Engine:
     return ingot.build(net_of(name, seed), inputs, dynamic={"x": dynamic}, precision=precision, report=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "precision"), [
     *zip(NETS, ["float32", "bfloat16"] * 2, strict=True),
     *(pytest.param(*other, marks=pytest.mark.slow) for other in zip(NETS, ["bfloat16", "float32"] * 2, strict=True)),
@@ -208,7 +210,8 @@ def test_nets(name: str, precision: str, tmp_path: Path) -> None:
         assert np.array_equal(base.run(x)["output_0"], old)
 
 
-@pytest.mark.parametrize(("name", "precision"), sampled(zip(NETS, ["bfloat16", "float32"] * 2, strict=True), 4))
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("name", "precision"), [*zip(NETS, ["bfloat16", "float32"] * 2, strict=True)])
 def test_nets_part_by_part(name: str, precision: str, tmp_path: Path) -> None:
     """As few parameters at a time as go: those that the error names together. Neighbours come from what is stored."""
     engine, wanted = (build_net(name, seed, precision) for seed in (0, 1))

@@ -24,9 +24,9 @@ from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.safetensors_file import SafetensorsFile
 from tests.builder.test_refit import build_net, net_of
 from tests.builder.test_refit_given import linear
-from tests.conftest import PICO
 from tests.frontends.test_torch_export_nets import SMALL as NETS
 from tests.frontends.test_torch_export_nets import batch
+from tests.kept import PICO
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch")
 ROOT = Path(__file__).parents[2]

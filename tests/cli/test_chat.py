@@ -23,28 +23,26 @@ from ingot.cli.chat import harmless
 from ingot.errors import RequestError, TooLongError, UserError
 from ingot.llm.conversation import Conversation
 from ingot.text.plain_template import PLAIN_STOP, PLAIN_TEMPLATE
-from tests.endless import endless
+from tests import kept
+from tests.cli.command import ENVIRONMENT as OURS
+from tests.cli.command import ROOT, process
+from tests.cli.command import ingot as command
 from tests.tuned import tuned
 
-ROOT = Path(__file__).parents[2]
 PICO = ROOT / "models" / "pico-python"
-ENVIRONMENT = os.environ | {
-    "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "TERM": "dumb", "INPUTRC": "/dev/null", "PYTHONUTF8": "1",
-}  # fmt: skip
+ENVIRONMENT = OURS | {"TERM": "dumb", "INPUTRC": "/dev/null", "PYTHONUTF8": "1"}
 TEMPLATE = "{% for m in messages %}#{{ m.role }}:{{ m.content }}\n\n{% endfor %}#assistant:"
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("engine") / "pico.ingot"
-    ingot.build(PICO, precision="bfloat16", report=False).save(path)
-    return path
+def engine() -> Path:
+    return kept.pico()
 
 
 @pytest.fixture(scope="module")
-def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def talkative() -> Path:
     """A model that is still answering whenever Ctrl-C comes."""
-    return endless(tmp_path_factory.mktemp("endless"))
+    return kept.endless()
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +53,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def piped(
-    lines: Sequence[str] | bytes, engine: Path, template: Path | None, *words: object, code: int = 0
+    lines: Sequence[str] | bytes, engine: Path, template: Path | None, *words: object, code: int = 0, run: Any = command
 ) -> tuple[str, str]:
     """Standard output and error of a chat whose input is a pipe."""
     told = () if template is None else ("--chat-template", template)
-    command = [sys.executable, "-m", "ingot", "chat", engine, *told, "--threads", "1", *words]
     data = lines if isinstance(lines, bytes) else "".join(f"{line}\n" for line in lines).encode()
-    done = subprocess.run(list(map(str, command)), input=data, capture_output=True, env=ENVIRONMENT, check=False)
-    output, errors = done.stdout.decode(), done.stderr.decode()
-    assert done.returncode == code, (output, errors)
-    assert "Traceback" not in errors
-    return output, errors
+    done = run("chat", engine, *told, "--threads", 1, *words, stdin=data, code=code)
+    return done.stdout, done.stderr
 
 
 def as_json(lines: Sequence[str], engine: Path, template: Path, *words: object) -> dict[str, Any]:
@@ -96,7 +90,7 @@ def test_a_line_is_a_turn_and_history_is_in_the_context(engine: Path, template: 
     assert found["answers"][0]["cached_tokens"] == 0
     last = found["answers"][-1]
     assert 0 < last["prompt_tokens"] - last["cached_tokens"] < last["prompt_tokens"] / 2, "turns before it are cached"
-    output, errors = piped(lines, engine, template, *words, "--quiet")
+    output, errors = piped(lines, engine, template, *words, "--quiet", run=process)
     ends = [a["text"] if a["text"].endswith("\n") else a["text"] + "\n" for a in found["answers"]]
     assert output == "".join(ends) and errors == ""
 

@@ -1,10 +1,9 @@
-"""The command line as its users meet it: in processes of its own. Results, JSON, exit codes, errors, signals."""
+"""The command line as its users meet it: results, JSON, exit codes, errors, signals."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shlex
 import signal
@@ -25,37 +24,11 @@ from ingot.engine.session import load
 from ingot.llm.llm import LLM
 from ingot.serve import frames
 from ingot.version import __version__
+from tests.cli.command import ENVIRONMENT, ROOT, as_json, ingot, process
 from tests.tuned import tuned
 
-ROOT = Path(__file__).parents[2]
 PICO = ROOT / "models" / "pico-python"
 GOLDEN = ROOT / "tests" / "engine" / "golden"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-
-
-def ingot(
-    *words: object, code: int = 0, stdin: str | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Runs a command, which must end with that code and without a traceback."""
-    command = [sys.executable, "-m", "ingot", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, input=stdin, cwd=cwd, env=ENVIRONMENT, check=False)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    assert "nanobind" not in done.stderr
-    return done
-
-
-def as_json(*words: object, **options: Any) -> dict[str, Any]:
-    """The object that a command prints: one line, nothing else on standard output, and only what JSON has."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    lines = ingot(*words, "--json", **options).stdout.splitlines()
-    assert len(lines) == 1
-    value = json.loads(lines[0], parse_constant=refuse)
-    assert value.pop("schema") == 1
-    return dict(value)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +50,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_generate_streams_the_text(engine: Path) -> None:
-    done = ingot("generate", engine, "--prompt", "def quicksort(items):", "--max-tokens", 16)
+    done = process("generate", engine, "--prompt", "def quicksort(items):", "--max-tokens", 16)
     assert "tokens" in done.stderr
     assert done.stdout.startswith("\n    ") and done.stdout.endswith("\n")
     quiet = ingot("--quiet", "generate", engine, "--prompt", "def quicksort(items):", "--max-tokens", 16)
@@ -107,6 +80,8 @@ def test_generate_by_seed_and_from_a_directory(engine: Path, tmp_path: Path) -> 
     second = as_json("generate", PICO, "--prompt-file", file, "--precision", "bfloat16", *sampling)
     third = as_json("generate", engine, "--prompt-file", "-", *sampling, stdin="import os")
     assert first["token_ids"] == second["token_ids"] == third["token_ids"]
+    fourth = process("generate", engine, "--prompt-file", "-", *sampling, "--json", stdin="import os").stdout
+    assert json.loads(fourth)["token_ids"] == first["token_ids"]
 
 
 def test_score(engine: Path, tmp_path: Path) -> None:
@@ -170,7 +145,7 @@ def test_a_folder_of_more_names_than_are_looked_at(tmp_path: Path) -> None:
     for number in range(foreign.MAX_NAMES + 1):
         (tmp_path / str(number)).touch()
     for path in (tmp_path, tmp_path / "x.ingot"):
-        assert "Warning" not in ingot("inspect", path, code=2).stderr
+        assert "Warning" not in process("inspect", path, code=2).stderr
 
 
 def test_several_answers_and_penalties(engine: Path) -> None:
@@ -295,7 +270,7 @@ def test_help_teaches() -> None:
                     "config"):  # fmt: skip
         assert command in text
         assert "examples:" in ingot(command, "--help").stdout
-    assert ingot("--version").stdout == f"ingot {__version__}\n"
+    assert process("--version").stdout == f"ingot {__version__}\n"
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -333,8 +308,8 @@ def test_the_users_mistakes_are_2_and_one_line(engine: Path, tmp_path: Path) -> 
         (("bench", engine, "--length", "5000"), "--length"),
         (("inspect", tmp_path / "missing.ingot"), "missing.ingot"),
     ]
-    for words, match in cases:
-        done = ingot(*words, code=2)
+    for number, (words, match) in enumerate(cases):
+        done = (ingot if number else process)(*words, code=2)
         assert match in done.stderr, (words, done.stderr)
         assert done.stdout == ""
         assert "ingot: error: " in done.stderr
@@ -342,6 +317,7 @@ def test_the_users_mistakes_are_2_and_one_line(engine: Path, tmp_path: Path) -> 
 
 
 def test_a_bad_command_line_is_2(engine: Path) -> None:
+    assert process(code=2).stderr.startswith("usage: ")
     for words in (
         ("fly",),
         ("generate", engine),

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.test_cli import as_json
-from tests.cli.test_cli import ingot as command
+from tests.cli.command import as_json
+from tests.cli.command import ingot as command
 from tests.cli.test_run import build
 
 

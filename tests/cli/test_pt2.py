@@ -1,8 +1,7 @@
-"""The commands on files of torch.export: build, run, bench and diff, in processes of their own."""
+"""The commands on files of torch.export: build, run, bench and diff."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import torch
 
 import ingot
 from ingot.builder.diff import diff_source
-from ingot.cli.main import main
 from ingot.errors import UserError
-from tests.cli.test_cli import as_json
-from tests.cli.test_cli import ingot as command
+from tests.cli.command import as_json
+from tests.cli.command import ingot as command
 
 
 class Block(torch.nn.Module):
@@ -71,28 +69,21 @@ def test_build_run_and_bench(folder: Path) -> None:
     assert bench["name"] == "run" and bench["calls"]
 
 
-def test_diff_with_torch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Here, where torch is imported already: that alone is 2 s of each command."""
-
-    def diff(*words: object) -> dict[str, Any]:
-        assert main(["diff", *map(str, words), "--json"]) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
-
+def test_diff_with_torch(folder: Path) -> None:
     source = folder / "net.pt2"
     for precision, low, high in (("float32", 0.0, 1e-5), ("bfloat16", 1e-4, 0.05)):
         engine = folder / f"{precision}.ingot"
         ingot.build(source, report=False, precision=precision).save(engine)
-        found = diff(engine, source)
+        found = as_json("diff", engine, source)
         assert found["against"] == "torch"
         assert [p["name"] for p in found["layers"]][-2:] == ["blocks.0", "blocks.1"]
         assert all(low <= p["relative"] < high for p in (*found["layers"], *found["outputs"]))
-    values = diff(engine, source, "--values", "--input", f"image={folder}/image.npy")
+    values = as_json("diff", engine, source, "--values", "--input", f"image={folder}/image.npy")
     assert values["not_compared"] == ["conv in blocks.0.conv", "conv in blocks.1.conv"]
     assert {"batch_norm", "relu", "add"} <= {p["op"] for p in values["layers"]}
     assert all(p["relative"] < 0.05 for p in values["layers"])
     assert "as torch runs it" in command("diff", engine, source).stdout
-    own = diff(source, folder / "float32.ingot")
+    own = as_json("diff", source, folder / "float32.ingot")
     assert own["against"] == "engine" and own["outputs"][0]["relative"] == 0
 
 

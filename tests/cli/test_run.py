@@ -24,8 +24,8 @@ from ingot.engine.inputs import problems, sizes_of
 from ingot.engine.session import Engine, Port
 from ingot.errors import ArgumentError, FileError, MemoryLimitError, UserError
 from ingot.ir import Network, Spec
-from tests.cli.test_cli import as_json
-from tests.cli.test_cli import ingot as command
+from tests.cli.command import as_json
+from tests.cli.command import ingot as command
 
 Array = np.ndarray[Any, Any]
 

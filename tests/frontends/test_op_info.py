@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.sampling import sampled
 from tools.conformance import op_info
 from tools.conformance.op_info import FAILED, PASSED, REFUSED
 
@@ -27,7 +26,8 @@ NAMES = (
 
 
 @needs_samples
-@pytest.mark.parametrize("name", sampled(NAMES, 3))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", NAMES)
 def test_samples_agree_with_torch(name: str) -> None:
     """Those that are refused say why, and at least one agrees."""
     found = list(op_info.results([name], {"float32": 1, "int64": 1}))

@@ -19,7 +19,6 @@ from ingot.ops.fused import REQUANTISED, expr_json
 from ingot.ops.mixture import gated_expression
 from ingot.ops.panels import pack_panels
 from tests.kernels.support import Array, session
-from tests.sampling import sampled
 
 F32, BF16, F16 = np.dtype(np.float32), dtypes.bfloat16.numpy, np.dtype(np.float16)
 I8 = np.dtype(np.int8)
@@ -497,6 +496,7 @@ def changed(case: Case, i: int, j: int, operand: Array) -> Case:
     return [*case[:i], replace(case[i], operands=operands), *case[i + 1 :]]
 
 
+@pytest.mark.sampled(4, by=lambda given: given["name"].split()[0])
 @pytest.mark.parametrize("name", CASES)
 def test_operands(name: str) -> None:
     case = CASES[name]
@@ -512,7 +512,8 @@ def test_operands(name: str) -> None:
                     agree(got, want, f"{call.kernel}, operand {j}: {how}")
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 6, lambda name: name.split()[0]))
+@pytest.mark.sampled(6, by=lambda given: given["name"].split()[0])
+@pytest.mark.parametrize("name", CASES)
 def test_results(name: str) -> None:
     case = CASES[name]
     want = outcome(case)
@@ -575,6 +576,7 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
 }
 
 
+@pytest.mark.sampled(4, by=lambda given: given["name"].split()[0])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0].kernel in READS_ANY])
 def test_what_reads_any_strides_refuses_none(name: str) -> None:
     case = CASES[name]

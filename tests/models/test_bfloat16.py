@@ -16,7 +16,6 @@ import pytest
 import ingot
 from tests.models import model_zoo, reference_models, test_embedding, test_models_gpt
 from tests.models.model_zoo import EngineRunner, log_softmax
-from tests.sampling import sampled
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
@@ -54,7 +53,8 @@ def compare(model: Any, folder: Path, ids: list[list[int]]) -> tuple[float, floa
     return distance(ours(folder, ids), exact), distance(theirs, exact)
 
 
-@pytest.mark.parametrize("name", sampled(model_zoo.CASES, 4))
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", model_zoo.CASES)
 def test_as_close_as_transformers(name: str, tmp_path: Path) -> None:
     model = model_zoo.make(transformers, torch, *model_zoo.CASES[name], tmp_path)
     mine, theirs = compare(model, tmp_path, prompts(4, LENGTH))
@@ -62,7 +62,8 @@ def test_as_close_as_transformers(name: str, tmp_path: Path) -> None:
     assert mine <= FACTOR * theirs
 
 
-@pytest.mark.parametrize("name", sampled(test_models_gpt.CASES, 4))
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", test_models_gpt.CASES)
 def test_gpt_as_close_as_transformers(name: str, tmp_path: Path) -> None:
     model = test_models_gpt.make(*test_models_gpt.CASES[name], tmp_path)
     mine, theirs = compare(model, tmp_path, prompts(4, LENGTH))
@@ -85,7 +86,8 @@ def test_biases_of_distance_stay_exact(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(log_softmax(runner.run(ids[0], [LONG - 3, 1, 2])), exact, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sampled(reference_models.CASES, 3))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", reference_models.CASES)
 def test_as_close_as_the_plain_form(name: str, tmp_path: Path) -> None:
     """Families that transformers does not run without code from the checkpoint: their plain form in bfloat16, whose
     norms are rounded more often than the published ones."""
@@ -105,7 +107,8 @@ def test_as_close_as_the_plain_form(name: str, tmp_path: Path) -> None:
     assert mine <= theirs and mine < 0.03 * exact.std()
 
 
-@pytest.mark.parametrize("name", sampled(test_embedding.CASES, 3))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", test_embedding.CASES)
 def test_encoders_as_close_as_transformers(name: str, tmp_path: Path) -> None:
     """Vectors of first tokens, without a norm or a mean behind them."""
     architecture, settings = test_embedding.CASES[name]

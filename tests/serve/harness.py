@@ -18,8 +18,9 @@ from typing import Any
 
 import httpx
 
+from tests import kept
+
 ROOT = Path(__file__).parents[2]
-PICO = ROOT / "models" / "pico-python"
 MODEL = "pico-python"
 PATIENCE = 120.0  # seconds; the machine may be busy
 
@@ -125,14 +126,14 @@ def until(what: Callable[[], Any]) -> Any:
     raise AssertionError("it did not come about in time")
 
 
-def start(*words: object, source: Path = PICO, limits: Mapping[int, int] | None = None) -> Running:
-    """`ingot serve` on a free port; `limits`: of the system's resources, for it."""
+def start(*words: object, source: Path | None = None, limits: Mapping[int, int] | None = None) -> Running:
+    """`ingot serve` on a free port, of pico-python unless told otherwise; `limits`: what it gets of the system."""
 
     def limited() -> None:
         for which, most in (limits or {}).items():
             resource.setrlimit(which, (most, most))
 
-    command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", *map(str, words)]
+    command = [sys.executable, "-m", "ingot", "serve", str(source or kept.pico()), "--port", "0", *map(str, words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
@@ -142,7 +143,7 @@ def start(*words: object, source: Path = PICO, limits: Mapping[int, int] | None 
 
 
 @contextmanager
-def serving(*words: object, source: Path = PICO, limits: Mapping[int, int] | None = None) -> Iterator[Running]:
+def serving(*words: object, source: Path | None = None, limits: Mapping[int, int] | None = None) -> Iterator[Running]:
     """A server that ends well."""
     running = start(*words, source=source, limits=limits)
     try:
@@ -154,9 +155,9 @@ def serving(*words: object, source: Path = PICO, limits: Mapping[int, int] | Non
         running.close()
 
 
-def refused(*words: object, source: object = PICO) -> str:
+def refused(*words: object, source: Path | None = None) -> str:
     """What `ingot serve` says, in a line, before it ends with exit code 2."""
-    command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", *map(str, words)]
+    command = [sys.executable, "-m", "ingot", "serve", str(source or kept.pico()), "--port", "0", *map(str, words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False)
     assert done.returncode == 2, done.stderr

@@ -15,8 +15,8 @@ from attacks.adapters import Adapter
 from attacks.directories import Directory
 from attacks.image import TABLE
 from attacks.make import MODULES
-from tests.sampling import sampled
-from tests.serve.harness import MODEL, PICO, Running, refused, serving
+from tests.kept import PICO
+from tests.serve.harness import Running, refused, serving
 from tests.tuned import tuned
 
 assert MODULES, "they have filled the table"
@@ -44,7 +44,8 @@ def line(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", sampled(TOKENIZERS, 3))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_bad_tokenizer_ends_the_start(name: str, tmp_path: Path) -> None:
     attack = TABLE[f"tokenizer: {name}"]
     attack.make(tmp_path / "model")
@@ -59,7 +60,8 @@ def test_a_template_that_cannot_be_read_ends_the_start(name: str, tmp_path: Path
     assert re.search(attack.expect["chat"][1], line(refused(source=tmp_path / "model")))
 
 
-@pytest.mark.parametrize("name", sampled(TEMPLATES, 3))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_a_hostile_template_fails_its_requests_only(name: str, tmp_path: Path) -> None:
     attack = TABLE[f"chat template: {name}"]
     attack.make(tmp_path / "model")
@@ -72,7 +74,8 @@ def test_a_hostile_template_fails_its_requests_only(name: str, tmp_path: Path) -
         assert server.post("/v1/completions", body).status_code == 200
 
 
-@pytest.mark.parametrize("name", sampled(ADAPTERS, 3))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", ADAPTERS)
 def test_a_bad_adapter_ends_the_start(name: str, tmp_path: Path) -> None:
     Directory().write(tmp_path / "model")
     attack = TABLE[f"adapter: {name}"]
@@ -98,11 +101,8 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["directory", "engine"])
-def server(request: Any, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    source = PICO
-    if request.param == "engine":
-        source = tmp_path_factory.mktemp("engine") / f"{MODEL}.ingot"
-        ingot.build(PICO, report=False).save(source)
+def server(request: Any, adapter: Path) -> Iterator[Running]:
+    source = PICO if request.param == "directory" else None
     with serving("--lora", adapter, "--lora-scale", 0.5, source=source) as running:
         yield running
 

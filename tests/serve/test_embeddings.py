@@ -14,8 +14,9 @@ import tokenizers
 
 import ingot
 from ingot.errors import RequestError
-from tests.endless import endless
-from tests.serve.harness import MODEL, PICO, Running, serving, start
+from tests import kept
+from tests.kept import PICO
+from tests.serve.harness import MODEL, Running, serving, start
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: there is no encoder to make")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -138,10 +139,10 @@ def test_vectors_wait_in_the_same_queue() -> None:
         assert len(server.post("/v1/embeddings", {"model": MODEL, "input": ["x"] * 5}).json()["data"]) == 5
 
 
-def test_clients_that_leave_end_their_vectors(tmp_path: Path) -> None:
+def test_clients_that_leave_end_their_vectors() -> None:
     """They would be computed for minutes."""
     texts = [[i % 1000 for i in range(at, at + 100_000)] for at in range(3)]
-    with serving("--kv-memory", "256MiB", source=endless(tmp_path)) as server:
+    with serving("--kv-memory", "256MiB", source=kept.endless()) as server:
         steps = server.metrics()["ingot_steps_total"]
         leaving = server.send("/v1/embeddings", {"model": MODEL, "input": texts})
         server.until(lambda m: m["ingot_steps_total"] > steps + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,8 +22,9 @@ import ingot
 from ingot.serve import connection as limits
 from ingot.serve import frames
 from ingot.serve import server as serve
-from tests.endless import endless
-from tests.serve.harness import MODEL, PATIENCE, PICO, ROOT, Running, refused, rest, serving, start, until
+from tests import kept
+from tests.kept import PICO
+from tests.serve.harness import MODEL, PATIENCE, ROOT, Running, refused, rest, serving, start, until
 
 TEXT = "/v1/completions"
 LONG: dict[str, Any] = {  # as many tokens as the server gives, and no end before
@@ -33,9 +35,9 @@ ROOM = ("--kv-memory", "256MiB")
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def slow() -> Path:
     """A model that is still writing LONG's answer when a test ends."""
-    return endless(tmp_path_factory.mktemp("endless"))
+    return kept.endless()
 
 
 def first_bytes(connection: socket.socket) -> bytes:
@@ -132,7 +134,7 @@ def rest_of_stream(connection: socket.socket) -> list[bytes]:
 
 def test_health_tells_of_an_engine_that_is_down(tmp_path: Path) -> None:
     path, away = tmp_path / f"{MODEL}.ingot", tmp_path / "away"
-    ingot.build(PICO, report=False).save(path)
+    shutil.copyfile(kept.pico(), path)
     with serving(source=path) as server:
         path.rename(away)  # so that it cannot be started again for a while
         os.kill(server.engine_pid(), signal.SIGKILL)
@@ -260,12 +262,12 @@ def test_who_is_told_the_address_can_connect() -> None:
             seen.append(address)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    model = frames.Start(str(PICO), None, None, "cpu", 1, None, None, 1, True, None, None, None)
+    model = frames.Start(str(kept.pico()), None, None, "cpu", 1, None, None, 1, True, None, None, None)
     done = serve.Server(serve.Options(model, "127.0.0.1", 0, MODEL), announce).run()
     assert len(seen) == 1 and not done["interrupted"]
 
 
-def test_ctrl_c_ends_with_130(tmp_path: Path) -> None:
+def test_ctrl_c_ends_with_130() -> None:
     running = start("--json")
     try:
         engine = running.engine_pid()
@@ -293,7 +295,7 @@ def test_two_servers_on_one_port() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "ingot", "serve", str(PICO), "--port", port]
+    command = [sys.executable, "-m", "ingot", "serve", str(kept.pico()), "--port", port]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
     try:
         until(lambda: next((one for one in both if one.poll() is not None), None))
@@ -433,7 +435,8 @@ sys.exit(main(sys.argv[1:]))
 
 def hurried(*limits: str) -> Running:
     """A server with those limits at half a second. Nothing that has to come in time may be asked of it."""
-    command = [sys.executable, "-c", HURRIED.format(limits=" = ".join(limits)), "serve", str(PICO), "--port", "0"]
+    code = HURRIED.format(limits=" = ".join(limits))
+    command = [sys.executable, "-c", code, "serve", str(kept.pico()), "--port", "0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

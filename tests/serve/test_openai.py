@@ -13,7 +13,8 @@ import openai
 import pytest
 
 import ingot
-from tests.serve.harness import MODEL, PICO, Running, serving
+from tests.kept import PICO
+from tests.serve.harness import MODEL, Running, serving
 
 MARKED = "bb95d4c15f1289f78486eaacebf3bb18688475ed58a040ef762ed49337090542"  # 18.2.1, lib/marked.umd.js
 PROMPTS = ("import os", "def quicksort(items):", "class Stack:\n", "for i in range(10):\n    ")

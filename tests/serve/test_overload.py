@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from ingot.serve import frames, worker
 from ingot.serve.engine_process import EngineProcess
 from ingot.serve.pace import Pace
 from ingot.serve.problem import Problem
-from tests.endless import endless
+from tests import kept
 from tests.serve.harness import MODEL, serving
 
 PLACES = 8
@@ -112,10 +111,10 @@ def test_the_first_message_has_every_word_for_a_model() -> None:
     assert words.keys() <= set(frames.Start.__struct_fields__)
 
 
-def test_a_full_server_refuses_before_the_body_has_come(tmp_path: Path) -> None:
+def test_a_full_server_refuses_before_the_body_has_come() -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     words = ("--max-running", 1, "--max-queue", 0, "--kv-memory", "64MiB")
-    with serving(*words, source=endless(tmp_path)) as server:
+    with serving(*words, source=kept.endless()) as server:
         running = server.send("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 50_000, "stream": True})
         running.recv(1)
         with server.connect() as asking:

@@ -31,7 +31,9 @@ from ingot.errors import FileError
 from ingot.serve import engine_process, frames
 from ingot.serve.engine_process import EngineProcess
 from ingot.written import write_whole
-from tests.serve.harness import MODEL, PATIENCE, PICO, ROOT, serving, until
+from tests import kept
+from tests.kept import PICO
+from tests.serve.harness import MODEL, PATIENCE, ROOT, serving, until
 from tests.serve.in_process import served
 
 NET = ROOT / "tests/engine/golden/convnet-float32.ingot"
@@ -44,7 +46,7 @@ class Started:
     def __init__(self, *words: str, log: str = os.devnull) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.command = [sys.executable, "-m", "ingot", "serve", str(PICO), "--port", str(self.port), *words]
+        self.command = [sys.executable, "-m", "ingot", "serve", str(kept.pico()), "--port", str(self.port), *words]
         with open(log, "w") as file:
             self.process = subprocess.Popen(self.command, stdout=file, stderr=file, cwd=ROOT)
 

@@ -21,7 +21,8 @@ from ingot.serve import chat_queue, frames, worker
 from ingot.serve.problem import from_error
 from ingot.serve.worker import Worker
 from ingot.text.chat_prompt import Written
-from tests.serve.harness import MODEL, PICO, serving, until
+from tests.kept import PICO
+from tests.serve.harness import MODEL, serving, until
 from tests.serve.in_process import Served, served
 
 SAMPLING = frames.Sampling(2, 0.0, 0, 1.0, 0.0, None, (), 1.0, 0.0, 0.0, {}, 0, 1)
