@@ -25,8 +25,13 @@ class Sparse(bytes):
     """The bytes of a SparseTensorProto, as an attribute's value."""
 
 
+SMALL = [bytes([number]) for number in range(128)]  # most numbers: some files have millions
+
+
 def varint(number: int) -> bytes:
     """A number; negative ones have ten bytes, as protobuf writes them."""
+    if 0 <= number < 128:
+        return SMALL[number]
     number &= 2**64 - 1
     found = bytearray()
     while number > 127:
@@ -37,12 +42,13 @@ def varint(number: int) -> bytes:
 
 def field(number: int, value: int | float | str | bytes) -> bytes:
     """One field of a message; bytes are those of another message, or text."""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return varint(number << 3 | 2) + varint(len(value)) + value
     if isinstance(value, float):
         return varint(number << 3 | 5) + struct.pack("<f", value)
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-    return varint(number << 3 | 2) + varint(len(data)) + data
+    return varint(number << 3) + varint(value)
 
 
 def fields(number: int, values: Any) -> bytes:
