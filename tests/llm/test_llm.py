@@ -104,15 +104,17 @@ def test_greedy_tokens_are_those_of_transformers(llm: LLM, prompts: list[str]) -
         assert found.completion_tokens == len(found.token_ids) == len(found.logprobs)
 
 
-def test_heldout_text_scores_as_it_should(llm: LLM) -> None:
-    score = llm.score(HELDOUT.read_text(), window=512)
-    assert (score.tokens, score.windows) == (41472, 81)
-    assert score.nats_per_token == pytest.approx(1.9522, abs=5e-4)
-
-
-def test_bfloat16_scores_within_a_hundredth() -> None:
+@pytest.mark.parametrize(
+    ("characters", "windows", "nats"), [(16_000, 8, 1.9740), pytest.param(None, 81, 1.9522, marks=pytest.mark.slow)]
+)
+def test_heldout_text_scores_as_it_should(llm: LLM, characters: int | None, windows: int, nats: float) -> None:
+    """As transformers measures it; in bfloat16 within a hundredth."""
+    text = HELDOUT.read_text()[:characters]
+    score = llm.score(text, window=512)
+    assert (score.tokens, score.windows) == (512 * windows, windows)
+    assert score.nats_per_token == pytest.approx(nats, abs=5e-4)
     with LLM(PICO, precision="bfloat16", threads=1) as model:
-        assert model.score(HELDOUT.read_text(), window=512).nats_per_token == pytest.approx(1.9522, abs=0.01)
+        assert model.score(text, window=512).nats_per_token == pytest.approx(nats, abs=0.01)
 
 
 WORDS = [
@@ -126,7 +128,7 @@ WORDS = [
 def test_company_changes_nothing(precision: str, prompts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens and log probabilities with ==: alone, all at once, in small chunks, with preemptions, with two threads."""
     engine = ingot.build(PICO, precision=precision, report=False)
-    short = [p[:200] for p in prompts]
+    short = [p[:200] for p in prompts[::2]]
     with LLM(engine, threads=1) as model:
         alone = [[model.generate(p, **w) for p in short] for w in WORDS]
         together = [model.generate(short, **w) for w in WORDS]

@@ -19,6 +19,7 @@ from ingot.builder.outline import outline
 from ingot.errors import CheckpointError, UserError
 from ingot.llm.llm import LLM
 from ingot.llm.plan import MemoryPlanner
+from tests.cli.command import ingot as run
 from tests.models.model_zoo import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -61,11 +62,7 @@ def family(name: str, folder: Path) -> Path:
 
 
 def command(*words: object, code: int = 0) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ingot", "plan", *map(str, words)],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
-    )  # fmt: skip
-    assert done.returncode == code, (done.stdout, done.stderr)
+    done = run("plan", *words, code=code)
     return done.stdout, done.stderr
 
 
@@ -91,8 +88,14 @@ def check(directory_planner: MemoryPlanner, engine: Any, requests: int, length: 
     return found.arena / plan.activations - 1
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize(("requests", "length", "threads"), [(3, 400, 1), (16, 90, 2)])
+SIZES = ((3, 400, 1), (16, 90, 2))
+
+
+@pytest.mark.sampled(5, by=lambda given: given["name"])
+@pytest.mark.parametrize(
+    ("name", "requests", "length", "threads"),
+    [(name, *sizes) for name in FAMILIES for sizes in SIZES],
+)
 def test_a_run_takes_what_was_planned(name: str, requests: int, length: int, threads: int, tmp_path: Path) -> None:
     source = family(name, tmp_path)
     engine = ingot.build(source, weights_from="random", report=False)

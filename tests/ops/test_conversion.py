@@ -7,16 +7,13 @@ paths.
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from ingot import _native, dtypes, functional, ops
+from ingot import dtypes, functional, ops
 from ingot.builder.build import build_network
 from ingot.ir import ExprBuilder, Network, Spec
 from ingot.ir.expr import evaluate
@@ -108,7 +105,8 @@ def built(op: Any, pairs: list[tuple[dtypes.DType, dtypes.DType]]) -> Any:
 
 
 def test_native() -> None:
-    """At every number of elements, in tiles and out of them; strided operands too."""
+    """At every number of elements, in tiles and out of them; strided operands too. tests/kernels/test_levels.py runs
+    this file at the other levels."""
     session = built(lambda x, d: ops.cast(x, d), PAIRS).session()
     for size in (*SIZES, 513):
         feeds = {d.name: np.resize(edges(d), size) for d in DTYPES}
@@ -117,24 +115,6 @@ def test_native() -> None:
             if source is not target:
                 x, got = feeds[source.name], found[f"{source.name}_{target.name}"]
                 check(got, expected(x, target, 1000), x, f"{source} to {target}, {size}")
-
-
-LEVELS = _native.levels()  # each runs the code of the widest level up to it that has some for elementwise kernels
-(WRITTEN,) = (set(kernel["levels"]) for kernel in _native.kernels() if kernel["name"] == "elementwise")
-IN_USE = [level for level in LEVELS[: LEVELS.index(_native.level()) + 1] if level in WRITTEN][-1]
-OTHERS = [level for level in LEVELS if level in WRITTEN and level != IN_USE]
-
-
-@pytest.mark.parametrize("level", OTHERS)
-def test_every_level(level: str) -> None:
-    """The engines of this file again, in a process that is forced to the level."""
-    only = ("-k", "not every_level and not reference")  # itself it must not run
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *only, __file__]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        command, env=environment | {"INGOT_ISA": level}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 
 # ------------------------------------------------------------------------------------------------------- saturating

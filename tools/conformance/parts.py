@@ -52,7 +52,8 @@ def check_level(level: str) -> None:
 def at_level(level: str) -> Outcome:
     """The suites that reach kernels, forced to an instruction-set level."""
     check_level(level)
-    folders = [f"tests/{name}" for name in ("kernels", "native", "passes", "engine", "builder", "models", "llm")]
+    names = ("kernels", "native", "passes", "engine", "builder", "models", "llm", "ops/test_conversion.py")
+    folders = [f"tests/{name}" for name in names]
     return run_tests([*ALL, OTHER_LEVELS, *folders], {"INGOT_ISA": level})
 
 
@@ -166,7 +167,7 @@ PARTS = (
                     *folders("kernels", "native/test_session.py", "engine/test_session.py"),
                     *folders("llm/test_loop.py", "llm/test_llm.py", "llm/test_embed.py"),
                     # What compares long texts with transformers would take most of the time, and races no more.
-                    "-k", "not transformers and not heldout and not within_a_hundredth and not cannot_be_read",
+                    "-k", "not transformers and not heldout and not cannot_be_read",
                 ],
                 level,
             ),
