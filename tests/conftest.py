@@ -29,8 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # "ci" is what `make test` uses: the same examples at every run, and no limit on the time of one; "few" is for what is
 # repeated at other instruction-set levels.
-# `pytest --hypothesis-profile=conformance` draws fresh ones, ten times as many.
-settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# `pytest --hypothesis-profile=conformance` draws fresh ones, twenty times as many.
+settings.register_profile(
+    "ci", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("conformance", parent=settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.register_profile("few", parent=settings.get_profile("ci"), max_examples=20)
 settings.load_profile("ci")

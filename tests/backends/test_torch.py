@@ -64,6 +64,7 @@ def far(got: Mapping[str, Array], want: Mapping[str, Array]) -> float:
 # --------------------------------------------------------------------------------------------------------- every op
 
 
+@pytest.mark.sampled(6, by=lambda given: given["cls"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("cls", "case"), RUN, ids=IDS)
 def test_op(cls: type[Op], case: Case, device: str) -> None:
@@ -106,6 +107,7 @@ def compare_form(cls: type[Op], op: Op, arrays: tuple[Array, ...], device: str) 
 FORMS = [(cls, case) for cls, case in RUN if cls.torch is not None and not issubclass(cls, Lowered)]
 
 
+@pytest.mark.sampled(6, by=lambda given: given["cls"])
 @pytest.mark.parametrize(("cls", "case"), FORMS, ids=[f"{cls.name}-{case.why}" for cls, case in FORMS])
 def test_form_stays_on_its_device(cls: type[Op], case: Case) -> None:
     """On a device without numbers: whatever allocates elsewhere, or reads something back, fails there."""
@@ -133,6 +135,7 @@ def test_form_stays_on_its_device(cls: type[Op], case: Case) -> None:
 # ------------------------------------------------------------------------------------------------------ whole networks
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SMALL)
 def test_net(name: str, device: str, tmp_path: Path) -> None:

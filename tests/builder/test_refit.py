@@ -68,7 +68,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words.values()))
 @pytest.mark.parametrize("stored", [True, False], ids=["file", "in memory"])
 def test_a_language_model(

@@ -477,6 +477,7 @@ def input_of(index: int, shape: tuple[Any, ...], kind: str, dtype: str, dynamic:
     return Tensor(f"x{index}", trt_dtype, [-1 if isinstance(n, str) else n for n in shape], ranges)
 
 
+@pytest.mark.sampled(4, by=lambda given: given["name"])
 @pytest.mark.parametrize(("name", "dtype", "dynamic"), RUNS)
 def test_function(name: str, dtype: str, dynamic: bool) -> None:
     import tensorrt_llm

@@ -44,6 +44,7 @@ def candidates() -> list[tuple[type[Op], Case]]:
     return found
 
 
+@pytest.mark.sampled(6, by=lambda given: given["cls"])
 @pytest.mark.parametrize(("cls", "case"), candidates(), ids=[f"{cls.name}-{case.why}" for cls, case in candidates()])
 def test_every_op(cls: type[Op], case: Case) -> None:
     """What takes float64 gives its reference's numbers, to float64's precision, natively but for the ops above.

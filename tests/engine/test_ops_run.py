@@ -57,6 +57,7 @@ def compare(cls: type[Op], case: Case, seed: int = 0) -> None:
         assert_close(got[name], array, f"{cls.name}: {case.why}", 2 * cls.tolerance)
 
 
+@pytest.mark.sampled(4, by=lambda given: given["cls"])
 @pytest.mark.parametrize(("cls", "case"), CASES, ids=[f"{cls.name}-{case.why}" for cls, case in CASES])
 def test_case(cls: type[Op], case: Case) -> None:
     compare(cls, case)

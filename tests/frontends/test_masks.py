@@ -97,6 +97,7 @@ def check_attention(batch: int, length: int, width: int, heads: int) -> None:
                 np.testing.assert_allclose(y[0], np.broadcast_to(bias, y[0].shape), rtol=0, atol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("batch", "length", "width", "heads"), [(1, 3, 8, 2), (2, 5, 12, 3), (3, 33, 32, 4)])
 def test_multihead_attention_under_padding(batch: int, length: int, width: int, heads: int) -> None:
     check_attention(batch, length, width, heads)
@@ -109,6 +110,7 @@ def test_multihead_attention_of_all_sizes(width: int, heads: int) -> None:
         check_attention(batch, length, width, heads)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("weights", [False, True])
 def test_half_precision(precision: str, weights: bool) -> None:
@@ -143,6 +145,7 @@ class Decoder(nn.Module):
         )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -189,6 +192,7 @@ class Form(nn.Module):
         return self.compute(q, k, v, shown)
 
 
+@pytest.mark.sampled(7, by=lambda given: given["form"])
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("rank", [3, 4])
 @pytest.mark.parametrize("form", FORMS)

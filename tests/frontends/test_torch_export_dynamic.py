@@ -44,6 +44,7 @@ def unet() -> nn.Module:
     return torch_nets.UNet(8).eval()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dynamic", "printed"),
     [
@@ -71,6 +72,7 @@ def test_bounds_hold_for_the_size(unet: nn.Module) -> None:
             engine.run({"x": torch.randn(1, 3, 32, width)})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shapes", [{2: DYNAMIC, 3: DYNAMIC}, {2: 8 * torch.export.Dim("h"), 3: DYNAMIC(max=200)}])
 def test_a_unet_from_a_file(unet: nn.Module, shapes: Any, tmp_path: Path) -> None:
     path = exported(unet, (torch.randn(1, 3, 32, 48),), tmp_path / "unet.pt2", (shapes,))

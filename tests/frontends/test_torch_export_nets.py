@@ -60,6 +60,7 @@ def test_small(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SMALL)
 def test_small_in_bfloat16(name: str) -> None:
     make, shape, _ = SMALL[name]

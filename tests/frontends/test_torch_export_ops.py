@@ -640,12 +640,14 @@ FOLDED = {"aten.lift_fresh.default", "aten.detach_.default"}  # torch leaves the
 LAYERS = ("aten.conv", "aten.linear.", "aten.batch_norm", "aten.layer_norm", "aten.group_norm", "aten.rms_norm")
 
 
+@pytest.mark.sampled(6, by=lambda given: given["one"].op)
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.op)
 def test_entry(one: Case, tmp_path: Path) -> None:
     """The network that is imported, by its references and as an engine, against torch; host calls as declared."""
     check_entry(one, Call(one, 1 if one.op.startswith(LAYERS) else None), tmp_path)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("one", [c for c in CASES if c.op.startswith("aten.conv")], ids=lambda one: one.op)
 def test_a_convolution_with_a_computed_weight(one: Case, tmp_path: Path) -> None:
     check_entry(one, Call(one), tmp_path)

@@ -65,6 +65,7 @@ def exact_product(x: Array, w: Array) -> tuple[Array, Array]:
     return a @ b, np.abs(a) @ np.abs(b)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 96, 299])
 @pytest.mark.parametrize("k", [1, 2, 33, 128, 257, 517])
@@ -77,6 +78,7 @@ def test_product(dtype: str, n: int, k: int, rows: int) -> None:
     close(product(x, [w], dtype, threads=2), exact, scale, dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 14, 15, 16, 29, 128, 129, 300])
 def test_rows(dtype: str, rows: int) -> None:
@@ -145,6 +147,7 @@ def exact_int8(x: Array, w: Array) -> Array:
     return (x.astype(np.int64) @ w.astype(np.int64).T).astype(np.float32)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", [1, 32, 33, 299])
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 63, 64, 65, 511, 513, 1100, 1280])
 def test_int8(n: int, k: int) -> None:
@@ -199,6 +202,7 @@ def same_bits(a: Array, b: Array) -> bool:
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 1.00390625, 3e38, -3e38, 1e-20, -1e-20, 1e-39, -1e-39, np.inf, -np.inf, np.nan]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("wide", [False, True], ids=["bias as x", "bias in float32"])
 @pytest.mark.parametrize("with_residual", [False, True])

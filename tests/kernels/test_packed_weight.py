@@ -79,6 +79,7 @@ def check_int4(found: Array, x: Array, q: Array, scale: Array, group: int) -> No
     assert (np.abs(found - exact) <= most * 2.0**-20).all()
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 32, 33, 299])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 128, 257, 517])
@@ -92,6 +93,7 @@ def test_int8_is_its_whole_numbers(dtype: str, n: int, k: int, rows: int) -> Non
     assert np.array_equal(product8(x, [q], threads=2), expected)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 33, 299])
 @pytest.mark.parametrize("k", [1, 3, 128, 517])
@@ -137,6 +139,7 @@ def test_two_parts(dtype: str, rows: int) -> None:
     assert np.array_equal(product8(x / 99, [gate, up], epilogue=epilogue), product(x / 99, floats, epilogue=epilogue))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k", "group"), [(33, 64, 32), (299, 200, 64), (70, 517, 128), (32, 5, 32)])
 @pytest.mark.parametrize("rows", [1, 3, 17, 40])
@@ -191,6 +194,7 @@ def exact4(x: Array, q: Array, scale: Array, group: int) -> Array:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("n", "k", "group"), [(33, 64, 32), (299, 200, 64), (70, 517, 128), (32, 5, 32), (70, 1030, 32)]
 )

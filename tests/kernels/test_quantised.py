@@ -51,6 +51,7 @@ def finished(sums: Array, name: str, extras: list[Array]) -> tuple[str, Array]:
     return kind, evaluate(expr_json(EPILOGUES[name]), [sums.astype(np.float32), *extras], [dtypes.get(kind)])[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.parametrize(("rows", "n", "k"), [(1, 40, 7), (5, 33, 64), (37, 75, 150), (130, 16, 1100)])
 def test_products(name: str, rows: int, n: int, k: int) -> None:
@@ -75,6 +76,7 @@ def added(steps: list[Any], kind: str, operand: int) -> None:
     steps.append(("add", "float32", last, len(steps) - 1))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "uint8"])
 @pytest.mark.parametrize("residual", [None, "float32", "bfloat16", "int8", "uint8"])
 @pytest.mark.parametrize("shifted", [False, True], ids=["one bias", "two"])
@@ -118,6 +120,7 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["int8", "a residual", "twice"])
 @pytest.mark.parametrize(("n", "sizes", "channels", "outputs", "over"), WINDOWS)
 @pytest.mark.parametrize("outside", [-128, 5])

@@ -27,6 +27,7 @@ def same(got: Array, want: Array, mode: str) -> bool:
     return got.dtype == want.dtype and np.array_equal(got, want, equal_nan=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "mode"), CALLS, ids=str)
 def test_scatter(dtype: Any, mode: str) -> None:
     """More updates than places, so that most meet others; long axes and one line only are shared among workers."""
@@ -44,6 +45,7 @@ def test_scatter(dtype: Any, mode: str) -> None:
                 assert same(y, want, mode)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "mode"), CALLS, ids=str)
 def test_scatter_nd(dtype: Any, mode: str) -> None:
     for shape, depth in (((6, 5, 4), 1), ((6, 5, 4), 2), ((6, 5, 4), 3), ((50,), 1), ((2, 900), 1), ((0, 3), 1)):

@@ -512,7 +512,7 @@ def test_operands(name: str) -> None:
                     agree(got, want, f"{call.kernel}, operand {j}: {how}")
 
 
-@pytest.mark.sampled(6, by=lambda given: given["name"].split()[0])
+@pytest.mark.sampled(12, by=lambda given: given["name"].split()[0])
 @pytest.mark.parametrize("name", CASES)
 def test_results(name: str) -> None:
     case = CASES[name]

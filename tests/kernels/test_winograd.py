@@ -97,6 +97,7 @@ def close(found: Array, exact: Array) -> None:
     assert np.all(np.abs(found - exact) <= 1.5e-5), np.abs(found - exact).max()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("channels", "outputs"), [(4, 1), (16, 32), (17, 33), (64, 64), (65, 31), (128, 70), (100, 96)]
 )
@@ -107,6 +108,7 @@ def test_sizes(channels: int, outputs: int, height: int, width: int) -> None:
     close(conv(x, weight, threads=2), exact_conv(x, weight))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "pads", [(0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (0, 1, 2, 1), (2, 0, 0, 2), (1, 0, 0, 0), (6, 5, 7, 9)]
 )
@@ -219,6 +221,7 @@ def test_strided_input() -> None:
     assert np.array_equal(conv(x, weight), conv(dense, weight))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [(0, 0), (3, 4), (4, 3), (5, 8), (9, 7), (10, 0)])
 @pytest.mark.parametrize("width", [9, 12])

@@ -134,6 +134,7 @@ def logits(engine: Engine) -> np.ndarray:
     return session.run(feeds)["logits"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("rslora", [False, True])
 def test_logits_are_those_of_peft(family: str, rslora: bool, bases: dict[str, Path], tmp_path: Path) -> None:
@@ -217,6 +218,7 @@ def test_adapted_embedding_and_head(bases: dict[str, Path], tmp_path: Path) -> N
         merge(build(bases["llama"], report=False), tmp_path / "peft")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_merging_into_an_engine_gives_the_file_of_a_build(

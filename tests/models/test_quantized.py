@@ -72,6 +72,7 @@ def _takes(network: Any, node: Any) -> list[Any]:
     return [maker.inputs[1]] if maker is not None and maker.op.name == "take" else []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RUN)
 def test_runs(name: str, tmp_path: Path) -> None:
     """Logits are those of the network of floats with the dequantised weights, and a row does not depend on its company.

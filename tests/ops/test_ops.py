@@ -14,6 +14,7 @@ CASES = [(cls, case) for _, cls in sorted(OPS.items()) for case in cls.cases]
 DRAWN = [cls for _, cls in sorted(OPS.items()) if cls.draw is not None]
 
 
+@pytest.mark.sampled(4, by=lambda given: given["cls"])
 @pytest.mark.parametrize(("cls", "case"), CASES, ids=[f"{cls.name}-{case.why}" for cls, case in CASES])
 def test_case(cls: type[Op], case: Case) -> None:
     check_case(cls, case)
