@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def test_seeds_are_accepted(name: str) -> None:
 # ---- the native fuzzer ----
 
 CONTROL = {"cond", "while", "scan"}
-FUZZER = Path(__file__).parent.parent / "build" / "fuzz" / "fuzz_reader"
+ROOT = Path(__file__).parent.parent
+FUZZER = ROOT / "build" / "fuzz" / "fuzz_reader"
 needs_fuzzer = pytest.mark.skipif(not FUZZER.exists(), reason="needs the sanitizer build (make fuzz makes it)")
 
 
@@ -63,6 +65,11 @@ def test_the_templates_reach_every_kernel() -> None:
     calls = [call for template in templates() for call in template.program["calls"]]
     assert {call.get("kernel") or call["control"] for call in calls} == table
     assert {template.name.split(".")[0] for template in templates()} == table
+
+
+def test_the_native_fuzzer_has_room_for_all_templates() -> None:
+    room = re.search(r"kMostTemplates = (\d+);", (ROOT / "native" / "fuzz" / "coverage.h").read_text())
+    assert room is not None and sum(1 for _ in templates()) <= int(room[1])
 
 
 def test_templates_nest_programs() -> None:

@@ -11,7 +11,7 @@
 namespace ingot::fuzz {
 
 constexpr int kMostKernels = 128;  // and ways of control
-constexpr int kMostTemplates = 1024;
+constexpr int kMostTemplates = 2048;
 
 struct KernelCounts {
   std::uint64_t ran[kLevelCount];  // calls planned and run, by the level of the kernel's own half
