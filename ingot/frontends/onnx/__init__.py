@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ingot.frontends.onnx.compare import RuntimePeer, runtime_package
-from ingot.frontends.onnx.importer import Built, Given, NeedsValues, build_network
+from ingot.frontends.onnx.importer import Built, NeedsValues, build_network
+from ingot.frontends.onnx.inputs import Given
 from ingot.frontends.onnx.model import Model, onnx_package, open_model
 
 __all__ = [

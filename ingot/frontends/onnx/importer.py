@@ -4,30 +4,29 @@ constant computed at once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import dims, dtypes
-from ingot.dims import Dim, Dimension, Expr
+from ingot import dtypes
+from ingot.dims import Dimension, Expr
 from ingot.dtypes import DType
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError, ValueFault
-from ingot.frontends.narrow import Narrow, carried, carried_spec, is_narrow
+from ingot.frontends.narrow import Narrow, carried, carried_spec
 from ingot.frontends.onnx import ops  # noqa: F401  fills the table
 from ingot.frontends.onnx.agreement import agreeing
+from ingot.frontends.onnx.inputs import TENSOR, Given, Inputs, marked
 from ingot.frontends.onnx.model import MAX_NODES, Model
 from ingot.frontends.onnx.regex import Work
 from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
 from ingot.frontends.onnx.tables import tables
-from ingot.frontends.onnx.tensors import STRING, dtype_of
+from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.onnx.text import Text, is_text, table_of
 from ingot.frontends.recording import Done, Faults, Imported, Recorder, Remark, Renamed, checked
 from ingot.frontends.table import NO_SUCH_OP, Unsupported, carried_out
 from ingot.frontends.widened import Widened, sources, widened
 from ingot.ir import Network, Spec, Value, interpret
-from ingot.ir.spec import MAX_RANK
 from ingot.ops.movement import WithShape
 from ingot.passes.simplify import Budget
 
@@ -40,21 +39,11 @@ MAX_DEPTH = 48  # of functions and subgraphs, one inside the other
 MAX_ITEMS = 1 << 22  # tensors in all sequences together
 MAX_NOTES = 64
 MAX_LOOKED_AT = 1 << 10  # results behind a node, for what depends on its rank
-MAX_DIM_NAME = 40  # characters of the model's name of a dim, which an engine's may have 64 of
 REPLACE = "export the model with another opset, or put a function of the model in its place"
 OTHERWISE = "change these nodes before or after the export, as the reason says"
 # Ops whose results have the same elements whether an operand has one more dimension of 1 or not.
 ALIKE = {"Identity", "Cast", "Sigmoid", "Tanh", "Relu", "Exp", "Log", "Sqrt", "Abs", "Neg", "Clip", "Round", "Erf",
          "Softplus", "Add", "Sub", "Mul", "Div", "MatMul"}  # fmt: skip
-TENSOR, OPTIONAL = "tensor_type", "optional_type"
-
-
-class Given(NamedTuple):
-    """What is said of inputs beside the model: elements that are fixed, the tensors of a sequence, and sizes."""
-
-    arrays: Mapping[str, Any]
-    sequences: Mapping[str, list[Spec]]
-    specs: Mapping[str, Spec] = {}
 
 
 class Built(NamedTuple):
@@ -156,7 +145,7 @@ class Call:
 
 class _Importer:
     def __init__(self, model: Model, given: Given, done: Done | None) -> None:
-        self.model, self.given, self.name, self.done = model, given, model.name, done
+        self.model, self.name, self.done = model, model.name, done
         self.network = Recorder("main")
         self.faults = Faults(OTHERWISE)
         self.wanted: set[str] = set()  # inputs whose elements have to be known
@@ -167,10 +156,9 @@ class _Importer:
         self.budget, self.work = Budget(steps=MAX_STEPS), Work()
         self.remarks: list[Remark] = []
         self.origin: dict[Value, Value] = {}  # a body's input → what it captures
-        self.inputs: dict[str, Any] = {}
-        self.dim_names: dict[str, Dim] = {}
+        self.inputs = Inputs(self.name, self.network, given, self.faults)
         self.narrow: dict[str, DType] = {}  # of outputs
-        self.text: set[str] = set()  # inputs and outputs
+        self.text: set[str] = set()  # outputs
         self.tables = tables(model)
         self.checked: dict[Network, tuple[int, set[Dimension]]] = {}  # how many nodes were looked at, and sizes of 1
         self.outermost: dict[str, Any] = {}
@@ -182,6 +170,8 @@ class _Importer:
         scope = Scope(self.network, self.model.versions, None)
         self.outermost = scope.values
         self._inputs(scope, graph)
+        self.wanted |= self.inputs.wanted
+        self.notes += self.inputs.notes
         self._nodes(scope, graph)
         outputs = self._outputs(scope, graph)
         try:
@@ -204,7 +194,7 @@ class _Importer:
         weights = Widened(_Carried(Renamed(self.model.weights, names)), computed)
         remarks = tuple(self.remarks)
         imported = Imported(self.network, weights, self.notes, placeholders, kept, frozenset(), {}, remarks)
-        return Built(imported, outputs, self.inputs, self.narrow, frozenset(self.text))
+        return Built(imported, outputs, self.inputs.names, self.narrow, frozenset(self.text | self.inputs.text))
 
     def error(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self.name}: {why}")
@@ -218,108 +208,27 @@ class _Importer:
                 raise self.error(f"two inputs are called {info.name[:80]!r}")
             if info.name in initializers:
                 continue  # a default that older files may override; here it is the value
-            self._input(scope, info.name, info.type)
+            scope.values[info.name] = self.inputs.value(info.name, info.type)
         for name in initializers:
             if name in scope.values:
                 raise self.error(f"{name[:80]!r} is an input and an initializer")
             scope.values[name] = self._stored(name)
 
-    def _input(self, scope: Scope, name: str, kind: Any) -> None:
-        which = kind.WhichOneof("value")
-        if which == TENSOR and kind.tensor_type.elem_type == STRING:
-            self._text_input(scope, name, kind.tensor_type)
-        elif name in self.given.arrays:
-            array = self.given.arrays[name]
-            made = None if array is None else self.network.constant(carried(array))
-            scope.values[name] = None if made is None else self._carried(made, Spec.of(array))
-            self.inputs[name] = None
-        elif which == TENSOR:
-            spec = self.given.specs.get(name) or self._declared(kind.tensor_type, name)
-            scope.values[name] = self._carried(self.network.input(name, self._checked(name, spec)), spec)
-            self.inputs[name] = name
-        elif name in self.given.sequences:
-            specs = self.given.sequences[name]
-            names = [f"{name}.{i}" for i in range(len(specs))]
-            pairs = zip(names, specs, strict=True)
-            scope.values[name] = Sequence([self.network.input(n, checked(s, n, self.name)) for n, s in pairs])
-            self.inputs[name] = names
-        elif which == OPTIONAL and kind.optional_type.elem_type.WhichOneof("value") == TENSOR:
-            self._input(scope, name, kind.optional_type.elem_type)
-        else:
-            self.wanted.add(name)
-            self.faults.add("input", f"{name} is no tensor: how many it has must be known", "")
-            scope.values[name] = None
-
-    def _text_input(self, scope: Scope, name: str, kind: Any) -> None:
-        """Strings come as code points, with a dim more: the room for the longest one."""
-        if name in self.given.arrays:
-            scope.values[name] = None if (array := self.given.arrays[name]) is None else table_of(self.network, array)
-            self.inputs[name] = None
-            return
-        sizes = self._sizes(kind, name)
-        if len(sizes) >= MAX_RANK:
-            raise self.error(f"input {name[:80]} has {len(sizes)} dimensions of strings, the most are {MAX_RANK - 1}")
-        spec = Spec((*sizes, self._dim(f"{name}_length")), dtypes.int32)
-        scope.values[name] = Text(self.network.input(name, checked(spec, name, self.name)))
-        self.inputs[name] = name
-        self.text.add(name)
-        self.notes.append(f"input {name} is text, taken as code points in int32 [..., length], zeros behind each")
-
-    def _checked(self, name: str, spec: Spec) -> Spec:
-        return checked(carried_spec(spec), name, self.name)
-
-    def _carried(self, value: Value, spec: Spec) -> Any:
-        """A tensor that the network carries in another type remembers its own."""
-        return Narrow(value, spec.dtype) if is_narrow(spec.dtype) else value
-
-    def _declared(self, kind: Any, name: str) -> Spec:
-        return Spec(self._sizes(kind, name), dtype_of(kind.elem_type, f"{self.name}: input {name[:80]}"))
-
-    def _sizes(self, kind: Any, name: str) -> list[Dimension]:
-        if not kind.HasField("shape"):
-            raise UnsupportedError(f"{self.name}: input {name[:80]} has no shape; names of its dims are enough")
-        if len(kind.shape.dim) > MAX_RANK:
-            raise self.error(f"input {name[:80]} has {len(kind.shape.dim):,} dimensions, the most are {MAX_RANK}")
-        return [self._size(d, name, i) for i, d in enumerate(kind.shape.dim)]
-
-    def _size(self, d: Any, name: str, axis: int) -> Dimension:
-        if d.HasField("dim_value"):
-            if d.dim_value < 0:
-                return self._dim(f"{name}_{axis}")
-            return int(d.dim_value)
-        named = any(c.isalnum() for c in d.dim_param)  # "?" names nothing: two of them are two sizes
-        return self._dim(d.dim_param if named else f"{name}_{axis}")
-
-    def _dim(self, text: str) -> Dimension:
-        """A dim of the model's name; one written as an expression of one other name is that expression."""
-        try:
-            found = dims.parse(text)
-            if dims.affine(found) is not None:
-                return found
-        except DimError:
-            pass
-        if text not in self.dim_names:
-            plain = re.sub(r"[^A-Za-z0-9_.]", "_", text[:MAX_DIM_NAME])
-            plain = plain if re.match(r"[A-Za-z_]", plain) and plain not in ("min", "max") else f"dim_{plain}"
-            taken = {d.name for d in self.dim_names.values()}
-            self.dim_names[text] = Dim(plain if plain not in taken else f"{plain}_{len(taken)}_")
-        return self.dim_names[text]
-
     def _stored(self, name: str) -> Any:
         """The value of an initializer: a number, a short list of integers or a table is a constant, which ops see
         through."""
         own = self.model.weights.spec(name)
-        spec = self._checked(name, own)
+        spec = checked(carried_spec(own), name, self.name)
         count = spec.elements
         assert isinstance(count, int)
         plain = spec.dtype not in dtypes.FLOATS and count * spec.dtype.bits // 8 <= MAX_CONSTANT
         if plain or count <= 1 or name in self.tables:
             array = carried(self.model.weights[name])
-            return self._carried(self.network.constant(array, self.network.free_name(name)), own)
+            return marked(self.network.constant(array, self.network.free_name(name)), own)
         free = self.network.free_name(name)
         value = self.network.parameter(free, spec)
         self.sources[free], self.stored[value] = name, name
-        return self._carried(value, own)
+        return marked(value, own)
 
     def contents(self, value: Value) -> Array | None:
         """The elements of a value that are known."""
@@ -618,7 +527,7 @@ class _Importer:
         scope.attributes = scope.parent.attributes if scope.parent else None
         for tensor in graph.initializer:
             array = self.model.tensors.array(tensor)
-            self._define(scope, tensor.name, self._carried(scope.network.constant(carried(array)), Spec.of(array)))
+            self._define(scope, tensor.name, marked(scope.network.constant(carried(array)), Spec.of(array)))
         for tensor in graph.sparse_initializer:
             self._define(scope, tensor.values.name, scope.network.constant(self.model.sparse(tensor)))
         names = [info.name for info in graph.input]
