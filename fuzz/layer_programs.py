@@ -374,6 +374,27 @@ def attention() -> Iterator[Template]:
         yield t
 
 
+def images() -> Iterator[Template]:
+    """Calls that treat the images of a batch apart, which workers may take through all of them by themselves."""
+    for dtype in FLOATS:
+        t = Template(f"matmul_packed.{dtype}.images")
+        n, m, k, c = t.size("n", 0, 9), t.size("m", 1, 40), t.size("k", 1, 40), t.size("c", 1, 40)
+        area = t.value("area", calc("*", m, c))
+        rows, heads = [n, m, c], [n, 1, m, c]
+        x, w = t.input("x", [n, m, k], dtype), t.weight("w", panels(c, k, dtype), dtype)
+        y, normed, mixed, likely = t.temp(rows, dtype), t.temp(rows, dtype), t.temp(heads, dtype), t.temp(heads, dtype)
+        t.call("matmul_packed", [x, w], [y], n=c, k=k, parts=1, epilogue=FLOAT)
+        t.call("layer_norm", [y], [normed], eps=1e-5, weight=False, bias=False)
+        q = t.view(normed, heads, [area, area, c, 1])
+        t.call("attention", [q, q, q], [mixed], scale=0.25, causal=False, heads_inside=False, mask="none")
+        t.call("softmax", [mixed], [likely], axis=-1)
+        flat = t.view(likely, rows, [area, c, 1])
+        t.call("quantize_rows", [flat], [t.result(rows, "int8"), t.result([n, m, 1], "float32")])
+        both = steps(f("input", 0), f("input", 1), f("add", 0, 1))
+        t.call("elementwise", [y, flat], [t.result(rows, dtype)], expression=both)
+        yield t
+
+
 # ---- recurrent layers ----
 
 
@@ -470,6 +491,7 @@ FAMILIES = (
     rope,
     paged,
     attention,
+    images,
     recurrent,
     selective_scan,
     fourier,

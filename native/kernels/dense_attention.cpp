@@ -55,6 +55,11 @@ class Attention final : public Kernel {
     return {0, bytes_of_layout<Memory>(sizes)};
   }
 
+  std::optional<std::uint64_t> apart(Views in, Views out) const override {
+    if (out[0].rank < 4) return std::nullopt;  // heads, or tokens
+    return apart_by_broadcast(in, out[0]);
+  }
+
   void run(Views in, Views out, const Worker& worker) const override {
     const Sizes sizes = sizes_of(in, out[0], worker.count);
     if (sizes.empty()) return;

@@ -31,6 +31,9 @@ TensorView without(TensorView view, int axis) {
   return view;
 }
 
+/// Kernel::apart where each line along an axis is computed by itself.
+std::optional<std::uint64_t> apart_but_along(int axis) { return axis == 0 ? std::nullopt : std::optional<std::uint64_t>(1); }
+
 /// quantize_rows: rows as int8, and a scale for each.
 class QuantizeRows final : public Kernel {
  public:
@@ -46,6 +49,8 @@ class QuantizeRows final : public Kernel {
       require(scales.shape[dim] == x.shape[dim], "quantize_rows", "x and the scales must have the same rows");
     return {};
   }
+
+  std::optional<std::uint64_t> apart(Views, Views out) const override { return apart_but_along(out[0].rank - 1); }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0], &scales = out[1];
@@ -89,6 +94,8 @@ class Norm final : public Kernel {
     }
     return {0, bytes_of_layout<Widened>(in.size() - 1, width)};
   }
+
+  std::optional<std::uint64_t> apart(Views, Views out) const override { return apart_but_along(out[0].rank - 1); }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0];
@@ -169,6 +176,8 @@ class Softmax final : public Kernel {
     require_same_shape("softmax", "the output", out[0], in[0]);
     return {0, bytes_of_layout<Memory>(in[0].shape[axis_])};
   }
+
+  std::optional<std::uint64_t> apart(Views, Views) const override { return apart_but_along(axis_); }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0];

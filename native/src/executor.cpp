@@ -20,7 +20,9 @@ std::uint64_t now() {
 
 }  // namespace
 
-void Worker::barrier() const { static_cast<Region*>(region)->pool->barrier().wait(); }
+void Worker::barrier() const {
+  if (count > 1) static_cast<Region*>(region)->pool->barrier().wait();
+}
 
 void Worker::fail(const char* what, std::int64_t value, std::int64_t limit, std::int64_t element) const {
   char place[32] = "", message[sizeof Fault::message];
@@ -44,34 +46,43 @@ void Region::run() { pool->run(work, this); }
 void Region::work(void* context, int index) {
   Region& region = *static_cast<Region*>(context);
   const StagePlan& plan = *region.plan;
-  RegionWorker worker;
-  worker.index = index;
-  worker.count = region.pool->threads();
-  worker.shared = region.arena + plan.shared_offset;
-  worker.local = region.arena + plan.local_offset + plan.local_bytes * static_cast<std::uint64_t>(index);
-  worker.region = context;
+  std::byte* const own = region.arena + plan.local_offset + plan.local_bytes * static_cast<std::uint64_t>(index);
+  RegionWorker together, alone;
+  together.index = index;
+  together.count = region.pool->threads();
+  together.shared = region.arena + plan.shared_offset;
+  together.local = own;
+  together.region = alone.region = context;
+  alone.shared = own;
   const bool profiling = !region.nanoseconds.empty();
   const bool timed = profiling && index == 0;
-  if (profiling) worker.barrier();  // waking the workers is no part of the first call
+  if (profiling) together.barrier();  // waking the workers is no part of the first call
   std::uint64_t before = timed ? now() : 0;
-  for (const Step& step : region.steps) {
+  for (int i = 0; i < static_cast<int>(region.steps.size()); ++i) {
+    const Step& step = region.steps[static_cast<std::size_t>(i)];
     if constexpr (kRedZones) {
-      if (index == 0) region.zones->begin_step(plan, step, region.arena, worker.count);
-      worker.barrier();
+      if (index == 0) region.zones->begin_step(plan, step, region.arena, together.count);
+      together.barrier();
     }
-    step.kernel->run(plan.at(step.in), plan.at(step.out), worker);
-    worker.barrier();
+    if (step.worker < 0) {
+      together.step = i;
+      step.kernel->run(plan.at(step.in), plan.at(step.out), together);
+    } else if (step.worker == index) {
+      alone.step = i;
+      alone.local = own + step.shared;
+      step.kernel->run(plan.at(step.in), plan.at(step.out), alone);
+    }
+    if (step.meets || kRedZones) together.barrier();
     if constexpr (kRedZones) {
-      if (index == 0) region.zones->end_step(plan, step, region.arena, worker.count);
+      if (index == 0) region.zones->end_step(plan, step, region.arena, together.count);
     }
     if (timed) {
       const std::uint64_t after = now();
-      region.nanoseconds[static_cast<std::size_t>(worker.step)] = after - before;
+      region.nanoseconds[static_cast<std::size_t>(i)] = after - before;
       before = after;
     }
-    // A worker that is ahead may report a fault of the next step before this one looks: all stop after the same step.
-    if (region.fault.step.load(std::memory_order_acquire) <= worker.step) break;
-    ++worker.step;
+    // A worker that is ahead may report a fault of a later step before this one looks: all stop where they meet.
+    if (step.meets && region.fault.step.load(std::memory_order_acquire) <= i) break;
   }
 }
 

@@ -11,7 +11,8 @@ namespace {
 constexpr std::int64_t kCacheOfWorker = std::int64_t{2} << 20;  // bytes of what calls hand on that stay in a worker's caches
 constexpr std::int64_t kBytesOfCall = std::int64_t{1} << 16;  // that memory moves while workers meet for one call more
 constexpr std::int64_t kCostOfWeights = 4;  // of a byte of weights that is read again; products wait for it, and few rows use it
-constexpr std::int64_t kMostParts = 64;  // of a batch
+constexpr std::int64_t kFewRows = 64;  // below which a product takes as long as its weights are read: workers then share these
+constexpr std::int64_t kMostParts = 64;  // of what a stream has, or of half a batch
 
 std::int64_t bytes_of(const TensorView& view) { return view.elements() * static_cast<std::int64_t>(size_of(view.dtype)); }
 
@@ -24,7 +25,7 @@ struct Candidate {
 class Finder {
  public:
   Finder(const LoadedProgram& loaded, const Stage& stage, const BufferSizes& sizes, int threads)
-      : program_(*loaded.program), loaded_(loaded), stage_(stage), sizes_(sizes), cache_(threads * kCacheOfWorker),
+      : program_(*loaded.program), loaded_(loaded), stage_(stage), sizes_(sizes), threads_(threads), cache_(threads * kCacheOfWorker),
         written_by_(program_.buffers.size(), -1) {}
 
   std::vector<MicroBatches> run() {
@@ -42,7 +43,8 @@ class Finder {
   const LoadedProgram& loaded_;
   const Stage& stage_;
   const BufferSizes& sizes_;
-  std::int64_t cache_;
+  int threads_;
+  std::int64_t cache_;  // of all workers
   std::vector<int> written_by_;       // by buffer: the first call of the last chain that writes it, or -1
   std::vector<Candidate> candidates_;  // of the present chain
   int chain_ = 0;                      // its first call
@@ -114,6 +116,7 @@ class Finder {
   struct Choice {
     double gain = 0;  // no sizes overflow it
     std::int64_t each = 0;
+    int streams = 1;
     int first = 0, end = 0;
   };
 
@@ -132,14 +135,8 @@ class Finder {
   }
 
   void keep(const Choice& best) {
-    MicroBatches made{best.first, best.end, candidate(best.first).images, best.each, {}, {}};
-    for (int c = best.first; c < best.end; ++c) made.operands.push_back(candidate(c).operands);
-    for (const Lifetime& life : stage_.lifetimes) {
-      const auto buffer = static_cast<std::size_t>(life.buffer);
-      if (program_.buffers[buffer].kind == BufferKind::temp && life.first >= best.first && life.last < best.end)
-        made.inner.push_back(life.buffer);
-    }
-    found_.push_back(std::move(made));
+    found_.push_back({best.first, best.end, candidate(best.first).images, best.each, best.streams, {}});
+    for (int c = best.first; c < best.end; ++c) found_.back().operands.push_back(candidate(c).operands);
   }
 
   /// The calls of [first, end) that gain most, one behind the other. Most programs hand on nothing that leaves the caches, or all of a
@@ -147,35 +144,53 @@ class Finder {
   Choice best_of(int first, int end) const {
     Choice best;
     const std::int64_t images = candidate(first).images;
+    if (threads_ > 1 && images >= threads_) consider(first, end, threads_, images / threads_, best);
+    consider(first, end, 1, (images + 1) / 2, best);
+    return best;
+  }
+
+  /// The same of so many images at a time and fewer, in so many streams. Of what gains as much, more images at a time are better.
+  void consider(int first, int end, int streams, std::int64_t most_images, Choice& best) const {
     std::vector<double> most(static_cast<std::size_t>(end - first) + 1);
-    for (std::int64_t each = (images + kMostParts - 1) / kMostParts; each < images; each *= 2) {
+    MicroBatches part{first, end, candidate(first).images, 0, streams, {}};
+    for (std::int64_t parts = 1; parts <= kMostParts && parts < 2 * most_images; parts *= 2) {
+      part.each = (most_images + parts - 1) / parts;
       for (int c = end - 1; c >= first; --c) {
         const auto at = static_cast<std::size_t>(c - first);
-        most[at] = most[at + 1] + std::max(0.0, gain_of(c, first, each));
+        most[at] = most[at + 1] + std::max(0.0, gain_of(c, first, part));
       }
       for (int from = first; from + 1 < end && most[static_cast<std::size_t>(from - first)] > best.gain; ++from) {
         double gain = 0;
         for (int c = from; c < end; ++c) {
-          gain += gain_of(c, from, each);
-          if (gain > best.gain) best = {gain, each, from, c + 1};
+          gain += gain_of(c, from, part);
+          if (gain > best.gain) best = {gain, part.each, streams, from, c + 1};
         }
       }
     }
-    return best;
   }
 
-  /// What it gains, in bytes, that a call takes so many images at a time, with those from `first` on before it.
-  double gain_of(int index, int first, std::int64_t each) const {
-    const std::int64_t images = candidate(index).images, again = (images + each - 1) / each - 1;
+  /// Of an image.
+  static std::int64_t rows_of(const TensorView& out) {
+    std::int64_t rows = 1;
+    for (int dim = 1; dim + 1 < out.rank; ++dim) rows *= out.shape[dim];
+    return rows;
+  }
+
+  /// What it gains, in bytes, that a call runs so, with those from `first` on before it.
+  double gain_of(int index, int first, const MicroBatches& part) const {
+    const std::int64_t cache = cache_ / part.streams;
     const std::vector<int>& in = call(index).in;
-    std::int64_t handed = 0, read_again = kBytesOfCall;
+    std::int64_t handed = 0, weights = 0;
     for (std::size_t i = 0; i < in.size(); ++i) {
       const std::int64_t bytes = bytes_of(view(in[i]));
-      if (!has(candidate(index).operands, i)) read_again += bytes;
-      else if (written_from(first, in[i]) && bytes > cache_ && (each == 1 || bytes / images * each <= cache_)) handed += bytes;
+      if (!has(candidate(index).operands, i)) weights += bytes;
+      else if (written_from(first, in[i]) && bytes > cache_ && (part.each == 1 || bytes / part.images * part.each <= cache)) handed += bytes;
     }
+    const std::int64_t rows = part.each * rows_of(view(call(index).out[0]));
+    const std::int64_t again = part.rounds() - (part.streams > 1 && rows < kFewRows ? 0 : 1), meetings = part.meetings() - 1;
     // What is handed on is written and read.
-    return 2 * static_cast<double>(handed) - static_cast<double>(kCostOfWeights * again) * static_cast<double>(read_again);
+    return 2 * static_cast<double>(handed) - static_cast<double>(kCostOfWeights) * (static_cast<double>(again) * static_cast<double>(weights) +
+                                                                                   static_cast<double>(meetings * kBytesOfCall));
   }
 };
 
@@ -186,14 +201,22 @@ std::vector<MicroBatches> find_micro_batches(const LoadedProgram& loaded, const 
   return Finder(loaded, stage, sizes, threads).run();
 }
 
-std::vector<Lifetime> lifetimes_of(const Stage& stage, std::span<const MicroBatches> batches) {
-  std::vector<Lifetime> lives = stage.lifetimes;
-  for (const MicroBatches& part : batches) {
-    for (Lifetime& life : lives) {
-      if (std::find(part.inner.begin(), part.inner.end(), life.buffer) != part.inner.end()) continue;
-      if (life.first >= part.first_call && life.first < part.end_call) life.first = part.first_call;
-      if (life.last >= part.first_call && life.last < part.end_call) life.last = part.end_call - 1;
+Lifetimes lifetimes_of(const Program& program, const Stage& stage, std::span<const MicroBatches> batches) {
+  Lifetimes lives;
+  lives.inner.resize(batches.size());
+  for (Lifetime life : stage.lifetimes) {
+    const auto within = [&](const MicroBatches& part, int call) { return call >= part.first_call && call < part.end_call; };
+    std::vector<Lifetime>* all = &lives.outer;
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      const MicroBatches& part = batches[i];
+      if (within(part, life.first) && within(part, life.last) && program.buffer(life.buffer).kind == BufferKind::temp) {
+        all = &lives.inner[i];
+        break;
+      }
+      if (within(part, life.first)) life.first = part.first_call;
+      if (within(part, life.last)) life.last = part.end_call - 1;
     }
+    all->push_back(life);
   }
   return lives;
 }

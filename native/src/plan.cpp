@@ -55,9 +55,10 @@ class Planner {
   std::vector<std::int64_t> view_offset_;  // by buffer, in elements
   std::vector<std::uint32_t> base_of_;     // by buffer: on which base it lies
   std::vector<MicroBatches> batches_;
-  std::vector<std::uint8_t> inner_;  // by buffer: whether it holds few images at a time
+  std::vector<std::int64_t> inner_;  // by buffer that holds few images at a time: the bytes of all such of one stream; else -1
   std::uint64_t shared_ = 0, local_ = 0;
 
+  static std::size_t slot(int buffer) { return static_cast<std::size_t>(buffer); }
   std::int64_t dim(DimId id) const { return plan_.dims[static_cast<std::size_t>(id)]; }
 
   [[noreturn]] void refuse(const char* error_code, std::size_t buffer, const std::string& why) const {
@@ -214,15 +215,25 @@ class Planner {
   }
 
   void place() {
-    inner_.assign(program_.buffers.size(), 0);
-    for (const MicroBatches& part : batches_) {
-      for (int buffer : part.inner) {
-        const auto b = static_cast<std::size_t>(buffer);
-        inner_[b] = 1;
-        plan_.bytes[b] = plan_.bytes[b] / static_cast<std::uint64_t>(part.images) * static_cast<std::uint64_t>(part.each);
-      }
+    inner_.assign(program_.buffers.size(), -1);
+    Lifetimes lives = lifetimes_of(program_, stage_, batches_);
+    std::vector<std::uint64_t> bytes = plan_.bytes, offsets = plan_.offsets;
+    for (std::size_t i = 0; i < batches_.size(); ++i) {
+      const MicroBatches& part = batches_[i];
+      const auto few = [&](std::uint64_t of) { return of / static_cast<std::uint64_t>(part.images) * static_cast<std::uint64_t>(part.each); };
+      for (const Lifetime& life : lives.inner[i]) bytes[slot(life.buffer)] = few(bytes[slot(life.buffer)]);
+      const Layout stream = place_buffers(events_of(lives.inner[i], part.first_call), bytes, offsets);
+      for (const Lifetime& life : lives.inner[i]) inner_[slot(life.buffer)] = static_cast<std::int64_t>(stream.bytes);
+      // What streams hold lies side by side, for they are at different calls.
+      lives.outer.push_back({static_cast<int>(bytes.size()), part.first_call, part.end_call - 1});
+      bytes.push_back(stream.bytes * static_cast<std::uint64_t>(part.streams));
+      offsets.push_back(0);
     }
-    plan_.layout = place_buffers(events_of(lifetimes_of(stage_, batches_), stage_.first_call), plan_.bytes, plan_.offsets);
+    plan_.layout = place_buffers(events_of(lives.outer, stage_.first_call), bytes, offsets);
+    for (std::size_t i = 0; i < batches_.size(); ++i)
+      for (const Lifetime& life : lives.inner[i]) offsets[slot(life.buffer)] += offsets[program_.buffers.size() + i];
+    std::copy_n(bytes.begin(), plan_.bytes.size(), plan_.bytes.begin());
+    std::copy_n(offsets.begin(), plan_.offsets.size(), plan_.offsets.begin());
     if (plan_.layout.bytes > static_cast<std::uint64_t>(kMaxBytes)) {
       throw Error(code::memory, "the arena would need " + std::to_string(plan_.layout.bytes >> 30) + " GiB");
     }
@@ -270,31 +281,33 @@ class Planner {
     plan_.steps.reserve(steps);
   }
 
-  /// Some images of a batch.
+  /// Some images of a batch, for which calls run.
   struct Images {
     std::int64_t first, count;
+    std::int64_t stream;  // whose memory holds what the calls hand on
+    int worker;           // that runs them alone, or -1
   };
 
   void add_view(int buffer, ViewRange& range, const Images* images = nullptr) {
     const int base = program_.base(buffer);
     const Buffer& owner = program_.buffer(base);
     TensorView view = buffers_[static_cast<std::size_t>(buffer)];
-    std::int64_t offset = view_offset_[static_cast<std::size_t>(buffer)];
+    std::int64_t within = view_offset_[static_cast<std::size_t>(buffer)] * bytes_of(view.dtype);
     if (images != nullptr) {
-      const std::int64_t before = inner_[static_cast<std::size_t>(base)] != 0 ? 0 : images->first * view.stride[0];
-      offset += before;
-      if (view.data != nullptr) view.data = view.at(before);
+      const std::int64_t block = inner_[static_cast<std::size_t>(base)];
+      const std::int64_t before = block < 0 ? images->first * view.stride[0] * bytes_of(view.dtype) : images->stream * block;
+      within += before;
+      if (view.data != nullptr) view.data = view.as<std::byte>() + before;
       view.shape[0] = images->count;
     }
-    const std::uint64_t within = static_cast<std::uint64_t>(offset) * size_of(view.dtype);
     if (owner.kind == BufferKind::input && program_.is_body) {
       const auto input = std::find(program_.inputs.begin(), program_.inputs.end(), base) - program_.inputs.begin();
-      plan_.handed.push_back({static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(input), within});
+      plan_.handed.push_back({static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(input), static_cast<std::uint64_t>(within)});
     } else if (owner.kind == BufferKind::input || owner.kind == BufferKind::temp) {
       const std::uint32_t on = base_of_[static_cast<std::size_t>(base)];
       const bool in_arena = on < loaded_.stages.size();
       plan_.relocations.push_back({static_cast<std::uint32_t>(plan_.views.size()), on,
-                                   (in_arena ? plan_.offsets[static_cast<std::size_t>(base)] : 0) + within});
+                                   (in_arena ? plan_.offsets[static_cast<std::size_t>(base)] : 0) + static_cast<std::uint64_t>(within)});
     }
     plan_.views.push_back(view);
     ++range.count;
@@ -317,15 +330,25 @@ class Planner {
         plan_.wholes.push_back(whole_of(next));
         ask(plan_.wholes.back());  // what does not fit together may fit in parts
       }
-      for (std::int64_t image = 0; image < part.images; image += part.each) {
-        const Images some{image, std::min(part.each, part.images - image)};
-        for (int c = part.first_call; c < part.end_call; ++c) {
-          const int at = c - part.first_call;
-          add_step(c, &some, part.operands[static_cast<std::size_t>(at)], first_whole + at);
-        }
-      }
+      const std::int64_t apart = part.streams > 1 ? part.own() * part.streams : 0;
+      const std::size_t first_step = plan_.steps.size();
+      for (int stream = 0; apart > 0 && stream < part.streams; ++stream)
+        add_images(part, {part.own() * stream, part.own(), stream, stream}, first_whole);
+      if (plan_.steps.size() > first_step) plan_.steps.back().meets = true;
+      if (apart < part.images) add_images(part, {apart, part.images - apart, 0, -1}, first_whole);
     }
     for (; next < stage_.end_call; ++next) add_step(next);
+  }
+
+  /// The steps for these images, few at a time.
+  void add_images(const MicroBatches& part, const Images& all, int first_whole) {
+    for (std::int64_t done = 0; done < all.count; done += part.each) {
+      const Images some{all.first + done, std::min(part.each, all.count - done), all.stream, all.worker};
+      for (int c = part.first_call; c < part.end_call; ++c) {
+        const int at = c - part.first_call;
+        add_step(c, &some, part.operands[static_cast<std::size_t>(at)], first_whole + at);
+      }
+    }
   }
 
   /// A call as a profile shows it.
@@ -350,6 +373,8 @@ class Planner {
     step.call = index;
     step.kernel = loaded_.kernels[static_cast<std::size_t>(index)].get();
     step.whole = whole;
+    if (images != nullptr) step.worker = images->worker;
+    step.meets = step.worker < 0;
     step.in.first = static_cast<std::uint32_t>(plan_.views.size());
     for (std::size_t i = 0; i < call.in.size(); ++i) add_view(call.in[i], step.in, i < 64 && (parts >> i & 1) != 0 ? images : nullptr);
     step.out.first = static_cast<std::uint32_t>(plan_.views.size());
@@ -358,8 +383,10 @@ class Planner {
     }
     if (step.kernel != nullptr) {
       const Scratch scratch = ask(step);
-      shared_ = std::max<std::uint64_t>(shared_, align_up(scratch.shared));
-      local_ = std::max<std::uint64_t>(local_, align_up(scratch.per_thread));
+      const std::uint64_t shared = align_up(scratch.shared);
+      if (step.worker < 0) shared_ = std::max(shared_, shared);
+      else step.shared = shared;
+      local_ = std::max<std::uint64_t>(local_, step.shared + align_up(scratch.per_thread));
     }
     if (call.control != Control::none) plan_bodies(call, index, step);
     bind_states(call, step);
@@ -376,7 +403,7 @@ class Planner {
   /// The working memory that a kernel needs, where it can do what it is asked.
   Scratch ask(const Step& step) const {
     try {
-      return step.kernel->plan(plan_.at(step.in), plan_.at(step.out), request_.threads);
+      return step.kernel->plan(plan_.at(step.in), plan_.at(step.out), step.worker < 0 ? request_.threads : 1);
     } catch (const Refused& refused) {
       const Call& call = program_.calls[static_cast<std::size_t>(step.call)];
       throw Error(code::kernel_refused, call.name + " in " + quote(call.where) + ": " + refused.what());

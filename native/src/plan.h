@@ -24,6 +24,9 @@ struct Step {
   ViewRange in, out;
   std::uint32_t bodies = 0;  // of a control call: its first one in StagePlan::bodies
   int whole = -1;            // of a step for some images of a batch: what it is a part of, in StagePlan::wholes
+  int worker = -1;           // the one that runs it alone; -1: all together
+  bool meets = true;         // whether all workers meet behind it
+  std::uint64_t shared = 0;  // of a worker alone: bytes at the front of its working memory that stand for what workers share
 };
 
 /// A view whose memory is known only by the run: on which base it lies, and where. Bases are the arenas by stage, then the memory of

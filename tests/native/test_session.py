@@ -44,7 +44,7 @@ def test_runs_kernels_in_order(threads: int) -> None:
 
 
 def test_a_long_chain_shares_its_arena() -> None:
-    session = _native.Session(engine(chain(100)), threads=2)
+    session = _native.Session(engine(chain(100)), threads=1)
     x = numbers(64, 8)
     np.testing.assert_allclose(session.run({"x": x})["y"], 101 * x, rtol=1e-4)
     memory = session.memory()
