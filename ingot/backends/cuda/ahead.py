@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -27,11 +27,11 @@ from triton.runtime.driver import driver
 from ingot import _lazy
 from ingot.backends.cuda.choice import Kind
 from ingot.backends.cuda.devices import require_float8
-from ingot.backends.cuda.driver import Architecture
+from ingot.backends.cuda.driver import Architecture, architecture
 from ingot.backends.cuda.executor import CudaExecutor
-from ingot.backends.cuda.kernel_files import SUFFIX, Kernel, Source, read
+from ingot.backends.cuda.kernel_files import SUFFIX, Kernel, Source, read, taken
 from ingot.backends.cuda.launch_shapes import EXPANDED_ROWS, ROWS, TILE_ROWS, power
-from ingot.backends.cuda.net_calls import net_program
+from ingot.backends.cuda.net_calls import Call, net_program
 from ingot.backends.cuda.net_executor import NetExecutor
 from ingot.backends.cuda.net_forms import prepared
 from ingot.backends.cuda.net_target import NET
@@ -106,6 +106,27 @@ def build_kernels(
             raise
     built.seconds = perf_counter() - begin
     return built
+
+
+def compile_net(
+    torch: Any, device: Any, network: Network, calls: tuple[Call, ...], opening: Opening, sizes: Mapping[str, int]
+) -> None:  # fmt: skip
+    """Compiles what the first run of a net launches at these sizes, side by side, into Triton's cache. What fails here
+    the run itself will say."""
+    wanted, meta = architecture(str(device.index)), torch.device("meta")
+    found: dict[str, Source] = {}
+    with _imagined(torch, wanted, wanted.multiprocessors[0], found) as there, suppress(RuntimeError, IngotError):
+        NetExecutor(there, meta, prepared(there, _loaded(there, network, meta), calls), opening).trace(sizes)
+    missing = [source for source in found.values() if not taken(source)]
+    if missing:
+        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(missing))) as pool:
+            list(pool.map(_loadable, missing))
+
+
+def _loadable(source: Source) -> None:
+    with suppress(triton.CompilationError, RuntimeError):
+        made = triton.compile(source.source, target=source.target, options=source.options.__dict__)
+        driver.active.launcher_cls(made.src, made.metadata)  # host code, which a C compiler makes
 
 
 def _made(key: str, source: Source, folder: Path) -> tuple[int, bool]:
@@ -206,14 +227,15 @@ def _shapes(network: Network, tokens: int, requests: int, columns: int, logits: 
 # --------------------------------------------------------------------------------------------- a GPU that is not there
 
 
+_alone = threading.RLock()  # one thread at a time has such a GPU
+
+
 @contextmanager
 def _imagined(
     torch: Any, wanted: Architecture, multiprocessors: int, found: dict[str, Source]
 ) -> Iterator[Any]:
     """torch as it would be with such a GPU, for this thread: nothing is launched, and what would be is noted."""
     here, target = threading.get_ident(), GPUTarget("cuda", wanted.number, 32)
-    before, hook = driver.active if driver._active is not None else None, knobs.runtime.jit_cache_hook
-
     met: set[tuple[Any, str]] = set()
 
     def note(**asked: Any) -> bool:
@@ -227,7 +249,8 @@ def _imagined(
         found.setdefault(source.key, source)
         return True  # nothing is compiled and nothing launched
 
-    with ExitStack() as stack:
+    with _alone, ExitStack() as stack:
+        before, hook = driver.active if driver._active is not None else None, knobs.runtime.jit_cache_hook
         knobs.runtime.jit_cache_hook = note
         stack.callback(setattr, knobs.runtime, "jit_cache_hook", hook)
         driver.set_active(_Driver(before, here, target, f"{wanted.word} {multiprocessors}"))

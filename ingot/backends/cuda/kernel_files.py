@@ -63,6 +63,16 @@ class Source:
         return str(self.source.name)
 
     @property
+    def file(self) -> str:
+        """What Triton's cache calls the file of its metadata."""
+        return f"{self.name[:150]}.json"
+
+    @property
+    def cached(self) -> bool:
+        """Whether Triton's cache has it."""
+        return bool(self.cache.get_group(self.file))
+
+    @property
     def key(self) -> str:
         """The same on every machine, in every Python."""
         flags = sorted(get_cache_invalidating_env_vars().items())
@@ -173,8 +183,8 @@ class Folder:
     def install(self, source: Source) -> None:
         """Gives Triton's cache a kernel, if the folder has it and the cache has not."""
         path = self.path / f"{source.key}{SUFFIX}"
-        cache, meta = source.cache, f"{source.name[:150]}.json"
-        if cache.get_group(meta):
+        cache, meta = source.cache, source.file
+        if source.cached:
             return
         if not path.is_file():
             self.missed += 1
@@ -225,6 +235,13 @@ def prepare(architecture: int) -> Folder | None:
     if not isinstance(knobs.runtime.jit_cache_hook, _Hook):
         knobs.runtime.jit_cache_hook = _Hook(knobs.runtime.jit_cache_hook)
     return _used[0]
+
+
+def taken(source: Source) -> bool:
+    """Whether Triton's cache has a kernel, or has it now from the folder that this process takes from."""
+    if _used:
+        _used[0].install(source)
+    return source.cached
 
 
 @dataclass

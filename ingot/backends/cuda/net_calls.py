@@ -18,11 +18,12 @@ from ingot.ir import ExprBuilder, Network, Node, Scalar, Value
 from ingot.ir.expr import MAX_INPUTS, NoExpression, class_of
 from ingot.ops.binary import Add
 from ingot.ops.contraction import Einsum, parse
-from ingot.ops.conversion import Dequantize
+from ingot.ops.conversion import Dequantize, QuantizeRows
 from ingot.ops.dense_attention import ScaledDotProductAttention
 from ingot.ops.elementwise import Relu
 from ingot.ops.movement import Reshape
 from ingot.ops.norm import GroupNorm, LayerNorm
+from ingot.ops.pool import AvgPool, MaxPool
 from ingot.ops.product import Matmul
 from ingot.ops.spatial import Conv
 from ingot.passes import fuse
@@ -82,17 +83,25 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Normed:
-    """A layer norm, and the chain that makes what it normalises."""
+class Rowwise:
+    """Rows that a chain makes or that are there, normalised, quantised with a scale for each, or both. kept: whether
+    they are also read as floats."""
 
     nodes: tuple[Node, ...]
-    chain: Chain | None
-    kernel = "normed_rows"
+    chain: Chain | None = None
+    norm: Node | None = None
+    quantised: Node | None = None
+    kept: bool = True
 
     @property
-    def norm(self) -> Node:
-        """The layer norm."""
-        return self.nodes[-1]
+    def kernel(self) -> str:
+        """How the profile calls it."""
+        return "normed_rows" if self.norm else "quantised_rows"
+
+    @property
+    def x(self) -> Value:
+        """The rows, where no chain makes them."""
+        return self.nodes[0].inputs[0]
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,11 @@ class Sums:
         return f"int8_{self.node.op.name}{'+chain' if self.chain else ''}"
 
     @property
+    def unread(self) -> frozenset[Value]:
+        """The floats that its operands stand for."""
+        return frozenset(self.node.inputs[:2])
+
+    @property
     def held(self) -> tuple[Value, ...]:
         """What it reads and none of its nodes does."""
         given = {v for node in self.nodes for v in node.given}
@@ -170,6 +184,14 @@ class GraphSum:
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """A pool of images of 16 bits."""
+
+    nodes: tuple[Node, ...]
+    kernel = "pool"
+
+
+@dataclass(frozen=True)
 class Attention:
     """Scaled dot product attention by torch's own."""
 
@@ -177,7 +199,7 @@ class Attention:
     kernel = "attention"
 
 
-Call = Single | Chain | Normed | GroupNormed | Weighted | Sums | Joined | GraphSum | Attention
+Call = Single | Chain | Rowwise | GroupNormed | Weighted | Sums | Joined | GraphSum | Pooled | Attention
 
 
 def net_program(network: Network) -> tuple[Call, ...]:
@@ -198,6 +220,24 @@ class _Maker:
             self.group_of |= dict.fromkeys(nodes, nodes)
         self.taken: set[Node] = set()
         self.found: list[Call] = []
+        for node in both:
+            self._place(node)
+
+    def _place(self, node: Node) -> None:
+        """Floats of integers that sums read as such: they are made where others read them, or nowhere."""
+        readers = [user for user in node.output.uses if user not in self.sums]
+        if self.network.is_output(node.output) or not isinstance(node.op, Dequantize):
+            return
+        if not readers:
+            del self.group_of[node]
+            self.taken.add(node)
+            return
+        group = self.group_of.get(readers[0], [])
+        if any(reader not in group for reader in readers) or group[-1].output.shape != node.output.shape:
+            return
+        if len(Chain((node, *group), {}, frozenset()).reads) <= MAX_INPUTS - 2:
+            group.insert(0, node)
+            self.group_of[node] = group
 
     def calls(self) -> list[Call]:
         """Of all nodes, in no order."""
@@ -211,7 +251,7 @@ class _Maker:
                 self._take(found)
         for node in self.network.nodes:
             if node not in self.taken:
-                self.found.append(self._alone(node))
+                self._take(self._alone(node))
         return self.found
 
     def _take(self, call: Call) -> None:
@@ -223,7 +263,7 @@ class _Maker:
         families: dict[tuple[Any, ...], list[tuple[Node, Node]]] = {}
         for node in self.network.nodes:
             reader = self._bias_alone(node) if _is_linear(node) else None
-            if reader is not None:
+            if reader is not None and node.inputs[1].kind == "parameter":
                 families.setdefault((node.inputs[0], node.inputs[1].shape[1]), []).append((node, reader))
         for family in families.values():
             if len(family) > 1:
@@ -259,9 +299,9 @@ class _Maker:
                 continue
             if maker in self.sums:
                 summed.append(maker)
-            if value.dtype not in HALVES:
+            elif value.dtype not in HALVES:
                 continue
-            if _is_convolution(maker) or _is_linear(maker):
+            elif _is_convolution(maker) or _is_linear(maker):
                 weighted.append(maker)
                 if len(maker.inputs) > 2:
                     biases[value] = maker.inputs[2]
@@ -281,18 +321,28 @@ class _Maker:
         for maker in weighted[:-1] if reader is None else weighted:
             self._take(Weighted((maker,), bare=maker.output in biases))
         if reader is not None:
-            self._take(Normed((*nodes, reader), chain))
+            self._take(self._rows((*nodes, reader), chain, reader))
         elif weighted:
             ending, beside = _ending(weighted[-1], chain)
             self._take(Weighted((weighted[-1], *nodes), chain, ending=ending, beside=beside))
         else:
             self._take(chain)
 
+    def _rows(self, nodes: tuple[Node, ...], chain: Chain | None, norm: Node) -> Rowwise:
+        """A layer norm, with the rounding of its rows that reads it."""
+        uses = [user for user in norm.output.uses if isinstance(user.op, QuantizeRows) and user not in self.taken]
+        if not uses:
+            return Rowwise(nodes, chain, norm)
+        kept = len(set(norm.output.uses)) > 1 or self.network.is_output(norm.output)
+        return Rowwise((*nodes, uses[0]), chain, norm, uses[0], kept)
+
     def _group_norm(self, node: Node) -> GroupNormed:
         x = node.inputs[0]
         maker = x.node
         alone = set(x.uses) == {node} and not self.network.is_output(x)
-        if maker is None or maker in self.taken or not _is_convolution(maker) or not alone or len(maker.inputs) < 3:
+        if maker is None or maker in self.taken or maker in self.sums or not alone:
+            return GroupNormed((node,), None)
+        if not _is_convolution(maker) or len(maker.inputs) < 3:
             return GroupNormed((node,), None)
         self._take(Weighted((maker,), bare=True))
         return GroupNormed((node,), maker.inputs[2])
@@ -311,7 +361,11 @@ class _Maker:
         if _is_convolution(node) or _is_linear(node):
             return Weighted((node,))
         if isinstance(op, LayerNorm) and node.inputs[0].dtype in HALVES:
-            return Normed((node,), None)
+            return self._rows((node,), None, node)
+        if isinstance(op, QuantizeRows):
+            return Rowwise((node,), quantised=node, kept=False)
+        if isinstance(op, AvgPool | MaxPool) and _is_pool(op) and node.output.dtype in HALVES:
+            return Pooled((node,))
         if isinstance(op, ScaledDotProductAttention) and node.output.dtype in HALVES:
             return Attention((node,))
         return GraphSum((node,)) if _is_graph_sum(node) else Single((node,))
@@ -344,7 +398,23 @@ def _is_convolution(node: Node) -> bool:
     op: Any = node.op
     if not isinstance(op, Conv) or op.channels_last or len(op.stride) != 2 or node.output.dtype not in HALVES:
         return False
-    return node.inputs[1].kind == "parameter" and all(v.dtype is node.output.dtype for v in node.given)
+    return _is_stored(node.inputs[1]) and all(v.dtype is node.output.dtype for v in node.given)
+
+
+def _is_stored(weight: Value) -> bool:
+    """Whether a weight is a parameter, or dequantised of some."""
+    made = weight.node
+    if made is None or not isinstance(made.op, Dequantize):
+        return weight.kind == "parameter"
+    return all(v.kind in ("parameter", "constant") for v in made.given)
+
+
+def _is_pool(op: Any) -> bool:
+    """Of images whose windows all count alike."""
+    if op.channels_last or len(op.kernel) != 2 or op.ceil_mode:
+        return False
+    whole = not any((*op.pre_padding, *op.post_padding))
+    return isinstance(op, MaxPool) or (whole and op.divisor is None)
 
 
 def _is_linear(node: Node) -> bool:
@@ -353,7 +423,7 @@ def _is_linear(node: Node) -> bool:
     if not isinstance(op, Matmul) or op.transpose_a or not op.transpose_b or node.output.dtype not in HALVES:
         return False
     x, weight = node.inputs
-    stored = weight.kind == "parameter" and len(weight.shape) == 2 and len(x.shape) >= 2
+    stored = _is_stored(weight) and len(weight.shape) == 2 and len(x.shape) >= 2
     return stored and x.dtype is weight.dtype is node.output.dtype
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import _lazy, dtypes
 from ingot.backends.cuda.net_calls import Call, Sums, net_program
 from ingot.backends.cuda.net_forms import Forms, NetMade, narrow, prepared
 from ingot.backends.cuda.net_target import NET
@@ -71,6 +71,7 @@ class NetExecutor(TorchExecutor):
     def __init__(self, torch: Any, device: Any, made: NetMade, opening: Opening) -> None:
         super().__init__(torch, device, made.loaded, opening)
         self._made = made
+        self._opening = opening
         self._forms = Forms(torch, device, made)
         self._seen: OrderedDict[Any, Sized] = OrderedDict()
         self._on_gpu = device.type == "cuda"
@@ -79,6 +80,10 @@ class NetExecutor(TorchExecutor):
         for each in made.calls:
             for value in _held(each):
                 self._left[value] += 1
+        run = {node for each in made.calls for node in each.nodes}
+        for node in self._network.nodes:
+            for value in set() if node in run else set(node.given):
+                self._left[value] -= 1
         self.uncaptured = ""  # why runs are not captured, where a capture failed
         self._pool: Any = None
         self._stream: Any = None  # of the last replay
@@ -117,12 +122,21 @@ class NetExecutor(TorchExecutor):
                 if seen.replay is not None:
                     self._forget()
                     return self._replayed(seen, feeds, out)
+            if seen is None and self._captures:
+                self._compile(feeds)
             found = self._eager(feeds, None)
             if seen is None:
                 self._seen[key] = Sized(found.sizes, found.by_reference)
                 while len(self._seen) > MOST_SEEN:
                     self._seen.popitem(last=False)
             return self._given_back(feeds, found.outputs, found.nodes, found.flags, out)
+
+    def _compile(self, feeds: Mapping[str, Any]) -> None:
+        """Compiles what a first run at these sizes launches. One by one, as the run meets them, that takes ten times as
+        long."""
+        if self._on_gpu and not _lazy.load("triton").knobs.runtime.interpret:
+            work = _lazy.load("ingot.backends.cuda.ahead:compile_net")
+            work(self._torch, self._device, self._network, self._made.calls, self._opening, self._sized(feeds))
 
     def profile(self, feeds: dict[str, Any]) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
@@ -210,7 +224,7 @@ class NetExecutor(TorchExecutor):
             return True, False
         self._forms.complete(each, tensors)
         by_reference = False
-        for node in each.nodes:
+        for node in (*_missing(each, tensors), *each.nodes):
             by_reference |= self._by_torch(node, tensors, sizes)
         return False, by_reference
 
@@ -338,6 +352,14 @@ class NetExecutor(TorchExecutor):
 def _held(each: Call) -> Sequence[Value]:
     """What a call reads and none of its nodes does."""
     return each.held if isinstance(each, Sums) else ()
+
+
+def _missing(each: Call, tensors: Mapping[Value, Any]) -> Sequence[Node]:
+    """What makes floats of integers that a call would have read as such."""
+    if not isinstance(each, Sums):
+        return ()
+    made = [v.node for v in each.node.inputs[:2] if v not in tensors and v.node is not None]
+    return [node for node in made if node not in each.nodes]
 
 
 def _varying(network: Network) -> set[Node]:

@@ -22,8 +22,9 @@ from ingot.backends.cuda.net_calls import (
     GraphSum,
     GroupNormed,
     Joined,
-    Normed,
     Operand,
+    Pooled,
+    Rowwise,
     Sums,
     Weighted,
 )
@@ -39,6 +40,8 @@ from ingot.ops.product import Matmul
 from ingot.ops.reduce import ReduceMean, ReduceSum, Softmax
 from ingot.ops.spatial import Conv, ConvTranspose, torch_padded
 
+POOLED = 1024  # elements of which a program is the pool
+PIXEL = 4  # channels to which images of fewer are padded, in int8
 TILE = 8192  # elements of which a program takes the moments
 REPEATS = 8  # of a way, in the graph that times it
 
@@ -88,12 +91,30 @@ def prepared(torch: Any, loaded: Loaded, calls: tuple[Call, ...]) -> NetMade:
             weight, factors = tensors[call.weight], tensors[call.factors]
             if weight.dim() == 4:  # channels last, as the kernel reads them
                 weight = tensors[call.weight] = weight.contiguous(memory_format=torch.channels_last)
+            if _few_channels(call.node.op, weight):
+                weight = _in_lines(weight)
             made.ready[call.node] = (weight, factors.reshape(-1).expand(weight.shape[0]).contiguous())
         elif isinstance(call, GraphSum):
             graph = tensors[call.nodes[0].inputs[1]]
             k, v, w = graph.shape
             made.ready[call.nodes[0]] = graph.permute(2, 1, 0).reshape(w, v * k).contiguous()
     return made
+
+
+def _few_channels(op: Op, weight: Any) -> bool:
+    """Whether a convolution of int8 reads pixels of a line at once: the channels of one are fewer than the bytes that
+    matrix units multiply."""
+    if not isinstance(op, Conv) or weight.dim() != 4 or min(*op.pre_padding, *op.post_padding) < 0:
+        return False
+    return bool(weight.shape[1] <= PIXEL and weight.shape[3] > 1 and op.dilation[1] == 1)
+
+
+def _in_lines(weight: Any) -> Any:
+    """[O, C, KH, KW] as [O, KH, bytes of a line of pixels], zeros where there is nothing."""
+    outputs, channels, high, wide = weight.shape
+    found = weight.new_zeros(outputs, high, -(-wide * PIXEL // 32) * 32 // PIXEL, PIXEL)
+    found[:, :, :wide, :channels] = weight.permute(0, 2, 3, 1)
+    return found.reshape(outputs, high, -1)
 
 
 class Forms:
@@ -116,8 +137,10 @@ class Forms:
             return self._weighted(call, tensors, sizes)
         if isinstance(call, Sums):
             return self._sums(call, tensors, sizes)
-        if isinstance(call, Normed):
-            return self._normed(call, tensors, sizes)
+        if isinstance(call, Rowwise):
+            return self._rowwise(call, tensors, sizes)
+        if isinstance(call, Pooled):
+            return self._pooled(call, tensors, sizes)
         if isinstance(call, GroupNormed):
             return self._group_norm(call, tensors)
         if isinstance(call, Joined):
@@ -257,6 +280,26 @@ class Forms:
                 ways["product, relu"] = lambda: torch._addmm_activation(bias, flat, weight.T).view(*x.shape[:-1], -1)
         return ways, ("linear", x.shape, x.stride(), weight.shape, call.ending)
 
+    def _images(self, op: Conv, x: Any, weight: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """Images of int8 as the kernel of sums reads them, and how; shape: of the result."""
+        torch, before, after = self.torch, op.pre_padding, op.post_padding
+        if weight.dim() == 3:  # by lines of pixels, which padding ends
+            n, channels, height, width = x.shape
+            high = height + before[0] + after[0]
+            wide = max(width + before[1] + after[1], (shape[3] - 1) * op.stride[1] + weight.shape[2] // PIXEL)
+            lines = torch.zeros((n, high, wide, PIXEL), dtype=torch.int8, device=self.device)
+            inside = lines[:, before[0] : before[0] + height, before[1] : before[1] + width, :channels]
+            inside.copy_(x.permute(0, 2, 3, 1))
+            return lines, self.chains.Geometry(
+                (high, wide), shape[2:], (weight.shape[1], 1), op.stride, (0, 0), op.dilation, PIXEL
+            )
+        if before != after or min(before) < 0:
+            x, before = torch_padded(torch, x, before, after), (0, 0)
+        x = x.contiguous(memory_format=torch.channels_last)
+        return x, self.chains.Geometry(
+            tuple(x.shape[2:]), shape[2:], tuple(weight.shape[2:]), op.stride, before, op.dilation
+        )
+
     def _sums(self, call: Sums, tensors: dict[Value, Any], sizes: Mapping[str, int]) -> bool:
         torch, node, chains = self.torch, call.node, self.chains
         op: Any = known(node.op, sizes)
@@ -267,12 +310,7 @@ class Forms:
         if not _count(shape) or _count(shape) > chains.MOST_ELEMENTS:
             return False
         if isinstance(op, Conv):
-            padding = op.pre_padding
-            if op.pre_padding != op.post_padding or min(padding) < 0:
-                x, padding = torch_padded(torch, x, op.pre_padding, op.post_padding), (0, 0)
-            x = x.contiguous(memory_format=torch.channels_last)
-            taps = tuple(weight.shape[2:])
-            geometry = chains.Geometry(tuple(x.shape[2:]), shape[2:], taps, op.stride, padding, op.dilation)
+            x, geometry = self._images(op, x, weight, shape)
         else:
             x, geometry = x.contiguous(), chains.Geometry((1, 1), (1, 1))
         form = torch.channels_last if len(shape) == 4 and isinstance(op, Conv) else torch.contiguous_format
@@ -301,8 +339,8 @@ class Forms:
             return inner[call.chain.out] if self._chain(call.chain, inner, sizes) else None
 
         outputs = weight.shape[0]
-        tiles = chains.sum_tiles(_count(shape) // outputs, outputs, x.shape[1 if isinstance(op, Conv) else -1],
-                                 self.multiprocessors)  # fmt: skip
+        channels = weight.shape[1 if weight.dim() == 4 else -1]
+        tiles = chains.sum_tiles(_count(shape) // outputs, outputs, channels, self.multiprocessors)
         ways: dict[str, Callable[[], Any]] = {f"{t.places} × {t.outputs}": partial(way, t) for t in tiles}
         out = self._fastest(("sums", x.shape, weight.shape, geometry, call.chain is None), ways)()
         if out is None:
@@ -357,29 +395,52 @@ class Forms:
         return float(min(took[1:]))
 
     # -------------------------------------------------------------------------------------------------------- norms
-    def _normed(self, call: Normed, tensors: dict[Value, Any], sizes: Mapping[str, int]) -> bool:
-        chains = self.chains
-        op: Any = call.norm.op
-        out_value = call.norm.output
-        shape = tuple(out_value.spec.evaluate(sizes))
-        chain = call.chain
-        steps, last, given = (("input", "float32", 0),), 0, [tensors[call.norm.inputs[0]]] if chain is None else []
+    def _rowwise(self, call: Rowwise, tensors: dict[Value, Any], sizes: Mapping[str, int]) -> bool:
+        torch, chains, chain = self.torch, self.chains, call.chain
+        value = call.x if chain is None else chain.out
+        shape = tuple(value.spec.evaluate(sizes))
+        steps, last, given = (("input", "float32", 0),), 0, []
         if chain is not None:
             steps, last, operands = chain.expression
             given = [self._operand(chain, operand, tensors) for operand in operands]
         modes = [chains.row_mode(x, shape) for x in given]
-        if any(mode is None for mode in modes) and chain is not None:
-            if not self._chain(chain, tensors, sizes):
+        if chain is None or None in modes:
+            if chain is not None and not self._chain(chain, tensors, sizes):
                 return False
-            steps, last, given = (("input", "float32", 0),), 0, [tensors[chain.out]]
+            steps, last, given = (("input", "float32", 0),), 0, [tensors[value].contiguous()]
             modes = [chains.row_mode(x, shape) for x in given]
         if None in modes or not 0 < shape[-1] <= chains.MOST_COLUMNS or "rows" not in modes:
             return False
-        gain, shift = _given(call.norm, tensors)
-        dtype = getattr(self.torch, out_value.dtype.name)
-        out = self.torch.empty(shape, dtype=dtype, device=self.device)
-        chains.run_rows(steps, last, given, modes, gain, shift, op.eps, out)
-        tensors[out_value] = out
+        dtype, norm = getattr(torch, value.dtype.name), None
+        if call.norm is not None:
+            op: Any = call.norm.op
+            norm = (*_given(call.norm, tensors), op.eps)
+        out, whole = torch.empty(shape, dtype=dtype, device=self.device), None
+        if call.quantised is not None:
+            whole = (torch.empty(shape, dtype=torch.int8, device=self.device),
+                     torch.empty((*shape[:-1], 1), dtype=torch.float32, device=self.device))  # fmt: skip
+            tensors.update(zip(call.quantised.outputs, whole, strict=True))
+        chains.run_rows(steps, last, given, modes, norm, out, call.kept, whole)
+        if call.norm is not None and call.kept:
+            tensors[call.norm.output] = out
+        return True
+
+    def _pooled(self, call: Pooled, tensors: dict[Value, Any], sizes: Mapping[str, int]) -> bool:
+        torch, node = self.torch, call.nodes[0]
+        op: Any = known(node.op, sizes)
+        x = tensors[node.inputs[0]]
+        shape = tuple(node.output.spec.evaluate(sizes))
+        last = torch.channels_last
+        if not _count(shape) or not x.is_contiguous(memory_format=last) or max(_count(shape), x.numel()) >= 2**30:
+            return False
+        out = torch.empty(shape, dtype=x.dtype, device=self.device, memory_format=last)
+        largest = isinstance(op, MaxPool)
+        dilation = op.dilation if largest else (1, 1)
+        self.kernels.pool[(-(-_count(shape) // POOLED),)](
+            x, out, _count(shape), x.shape[1], *x.shape[2:], *shape[2:], *op.stride, *op.pre_padding, *dilation,
+            KH=op.kernel[0], KW=op.kernel[1], LARGEST=largest, BLOCK=POOLED, num_warps=4,
+        )  # fmt: skip
+        tensors[node.output] = out
         return True
 
     def _group_norm(self, call: GroupNormed, tensors: dict[Value, Any]) -> bool:

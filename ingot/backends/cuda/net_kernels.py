@@ -1,4 +1,4 @@
-"""Triton kernels of nets beside the generated ones: the statistics of a group norm over channels that lie last."""
+"""Triton kernels of nets beside the generated ones, over channels that lie last: pools, statistics of a group norm."""
 
 from __future__ import annotations
 
@@ -70,3 +70,32 @@ def group_factors(
         moved = moved + tl.load(offset + column, mask=valid, other=0).to(tl.float32)
     tl.store(scale + n * channels + column, factor, mask=valid)
     tl.store(shift + n * channels + column, moved, mask=valid)
+
+
+@triton.jit(do_not_specialize=["n", "height", "width", "high", "wide", "sy", "sx", "py", "px", "dy", "dx"])
+def pool(
+    x, out, n, channels, height, width, high, wide, sy, sx, py, px, dy, dx, KH: tl.constexpr, KW: tl.constexpr,
+    LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The largest element or the mean of each window of images x [N, height, width, channels], out [N, high, wide,
+    channels] of n elements. Windows of means lie inside."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = at < n
+    place = at // channels
+    row = place // wide
+    x0 = place % wide * sx - px
+    y0 = row % high * sy - py
+    image = row // high * height
+    channel = at % channels
+    found = tl.full((BLOCK,), float("-inf") if LARGEST else 0.0, tl.float32)
+    for i in tl.static_range(KH * KW):
+        y = y0 + i // KW * dy
+        z = x0 + i % KW * dx
+        there = ok & (y >= 0) & (y < height) & (z >= 0) & (z < width)
+        one = tl.load(x + ((image + y) * width + z) * channels + channel, mask=there,
+                      other=float("-inf") if LARGEST else 0.0).to(tl.float32)  # fmt: skip
+        if LARGEST:
+            found = tl.maximum(found, one, propagate_nan=tl.PropagateNan.ALL)
+        else:
+            found += one
+    tl.store(out + at, found if LARGEST else found / (KH * KW), mask=ok)

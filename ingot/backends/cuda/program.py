@@ -167,16 +167,24 @@ Some = TypeVar("Some", bound=Nodes)
 
 
 def ordered(network: Network, calls: Sequence[Some]) -> Iterator[Some]:
-    """The calls, each behind those whose results it needs."""
+    """The calls, each behind those whose results it needs. Where no call makes these, or it reads what they are made of
+    (`unread`), behind those that they need."""
     place = {node: i for i, node in enumerate(network.nodes)}
     home = {node: call for call in calls for node in call.nodes}
     done: set[int] = set()
+
+    def makers(node: Node, unread: frozenset[Value]) -> Iterator[Some]:
+        for value in node.inputs:
+            if value.node in home and value not in unread:
+                yield home[value.node]
+            elif value.node is not None:
+                yield from makers(value.node, frozenset())
 
     def emit(call: Some) -> Iterator[Some]:
         stack = [call]
         while stack:
             top = stack[-1]
-            needs = [home[v.node] for node in top.nodes for v in node.inputs if v.node is not None]
+            needs = [call for node in top.nodes for call in makers(node, getattr(top, "unread", frozenset()))]
             missing = [c for c in needs if c is not top and id(c) not in done]
             if missing:
                 stack.append(missing[0])

@@ -20,8 +20,10 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingo
 
 from torch import nn  # noqa: E402
 
-from ingot.backends.cuda import chains, devices, step_text  # noqa: E402
+from ingot.backends.cuda import chains, devices, net_kernels, step_text  # noqa: E402
 from ingot.backends.cuda import executor as cuda  # noqa: E402
+from ingot.ops.conversion import Quantize, QuantizeRows  # noqa: E402
+from ingot.ops.spatial import Conv  # noqa: E402
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -68,6 +70,132 @@ def test_steps() -> None:
     given = torch.tensor([0.1, 0.7, 3.0, -5.0, float("nan"), float("inf")])
     found, wanted = computed(builder, [given, torch.tensor([1, 0, 5, -2, 3, 1], dtype=torch.int32)], (6,))
     np.testing.assert_array_equal(found, wanted)
+
+
+def quantised(builder: ExprBuilder, x: Any, scale: float, **held: int) -> Any:
+    """As the op rounds to int8 by a scale of its own."""
+    return Quantize(**held).expr(builder, x, builder.const(scale, dtypes.float32))
+
+
+def test_rounding_to_int8() -> None:
+    """By one step, with the scale as a number of the kernel's: halves to even, what lies outside, NaN, infinities."""
+    scales = (1.0, 0.1, 3.0, 0.030738649889826775)
+    edges = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-30, 3e38])
+    for scale in scales:
+        builder = ExprBuilder()
+        whole = quantised(builder, builder.input(0, dtypes.float32), scale)
+        builder.cast(whole, dtypes.float32) * scale
+        steps = tuple(map(tuple, builder.steps))
+        found, numbers = step_text.apart(steps)
+        assert "quantise" in {step[0] for step in found} and len(numbers) == (0 if scale in (1.0, 3.0) else 1)
+        x = torch.cat([edges, (torch.arange(-260, 261) / 2) * scale, torch.linspace(-140, 140, 3001) * scale])
+        for last, dtype in ((whole.index, torch.int8), (len(steps) - 1, torch.float32)):
+            out = torch.empty(x.shape, dtype=dtype, device=DEVICE)
+            chains.run(steps, last, [x.to(DEVICE)], out)
+            with np.errstate(over="ignore"):
+                wanted = np.nan_to_num(x.numpy() / np.float32(scale), posinf=200, neginf=-200)
+            wanted = np.clip(np.rint(wanted), -127, 127)
+            wanted = wanted if last == whole.index else (wanted * np.float32(scale)).astype(np.float32)
+            np.testing.assert_array_equal(out.cpu().numpy(), wanted)
+
+
+def test_other_rounding_is_left() -> None:
+    """By a scale that a run decides, of zero, or to another range than int8's."""
+    for make in (
+        lambda b, x: quantised(b, x, 0.0), lambda b, x: quantised(b, x, 1e-35),
+        lambda b, x: Quantize().expr(b, x, b.input(1, dtypes.float32)),
+        lambda b, x: quantised(b, x, 0.5, dtype=dtypes.uint8, minimum=0, maximum=255),
+    ):  # fmt: skip
+        builder = ExprBuilder()
+        make(builder, builder.input(0, dtypes.float32))
+        assert "quantise" not in {step[0] for step in step_text.apart(tuple(map(tuple, builder.steps)))[0]}
+
+
+def test_layers_share_a_kernel() -> None:
+    """Scales are arguments: expressions that differ in them alone have one source."""
+    found = []
+    for scale in (0.1, 0.7):
+        builder = ExprBuilder()
+        quantised(builder, builder.max(builder.input(0, dtypes.float32), 0.0), scale)
+        found.append(step_text.apart(tuple(map(tuple, builder.steps))))
+    assert found[0][0] == found[1][0] and [n for _, n in found] == [(0.1,), (0.7,)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rows_in_int8(dtype: str) -> None:
+    """As the op quantises rows, alone and behind a layer norm; zeros, a NaN and an infinity."""
+    x = torch.randn(6, 37, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
+    x[1], x[2, 3], x[3, 4] = 0, float("nan"), float("inf")
+    gain = torch.rand(37)
+    steps = (("input", "float32", 0),)
+    for norm in (None, (gain.to(DEVICE), None, 1e-5)):
+        there, out = x.to(DEVICE), torch.empty(x.shape, dtype=x.dtype, device=DEVICE)
+        whole = torch.empty(x.shape, dtype=torch.int8, device=DEVICE), torch.empty((6, 1), device=DEVICE)
+        chains.run_rows(steps, 0, [there], ["rows"], norm, out, True, whole)
+        rows = out.cpu()
+        if norm is None:
+            np.testing.assert_array_equal(rows, x)
+        else:
+            wanted = nn.functional.layer_norm(x.float(), (37,), gain, None, 1e-5)
+            np.testing.assert_allclose(rows.float(), wanted, atol=4e-3 if dtype == "float16" else 1e-5)
+        numbers, scales = QuantizeRows().reference(rows.numpy())
+        np.testing.assert_array_equal(whole[0].cpu(), numbers)
+        np.testing.assert_array_equal(whole[1].cpu(), scales)
+
+
+POOLS = (  # x, kernel, stride, padding, dilation of the largest; means where there is none
+    ((2, 5, 9, 7), (3, 2), (2, 1), (1, 1), (1, 2)), ((1, 16, 6, 5), (3, 3), (2, 2), (1, 1), (1, 1)),
+    ((2, 8, 6, 9), (2, 3), (2, 3), (0, 0), None),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(POOLS)))
+def test_pools(case: int) -> None:
+    size, kernel, stride, padding, dilation = POOLS[case]
+    x = torch.randn(size, generator=torch.Generator().manual_seed(case)).half()
+    x[0, 1, 2, 3] = float("nan")
+    x = x.contiguous(memory_format=torch.channels_last)
+    if dilation is None:
+        wanted = nn.functional.avg_pool2d(x.float(), kernel, stride).half()
+    else:
+        wanted = nn.functional.max_pool2d(x.float(), kernel, stride, padding, dilation).half()
+    out = torch.zeros(wanted.shape, dtype=x.dtype).contiguous(memory_format=torch.channels_last).to(DEVICE)
+    net_kernels.pool[(-(-out.numel() // 64),)](
+        x.to(DEVICE), out, out.numel(), size[1], *size[2:], *wanted.shape[2:], *stride, *padding, *(dilation or (1, 1)),
+        KH=kernel[0], KW=kernel[1], LARGEST=dilation is not None, BLOCK=64, num_warps=4,
+    )  # fmt: skip
+    np.testing.assert_allclose(out.cpu(), wanted, rtol=0 if dilation else 1e-3, atol=0 if dilation else 1e-3)
+
+
+class Colours(nn.Module):
+    """A first layer as ResNets have it, and another one whose windows reach over the edge of the last line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 16, 7, 2, 3), nn.Conv2d(2, 16, (2, 3), (1, 2), (0, 2))
+
+    def forward(self, x: Any) -> Any:
+        return nn.functional.relu(self.a(x)).mean((2, 3)) + self.b(x[:, :2]).mean((2, 3))
+
+
+def test_convolutions_of_few_channels() -> None:
+    """Sums of lines of pixels: the numbers of the floats that the integers stand for."""
+    from ingot.backends.cuda import net_forms
+
+    module, make = Colours(), torch.Generator().manual_seed(3)
+    for conv, size in ((module.a, (2, 3, 11, 13)), (module.b, (1, 2, 5, 8))):
+        x, weight = (torch.randint(-127, 128, s, dtype=torch.int8, generator=make) for s in (size, conv.weight.shape))
+        op = Conv(conv.stride, conv.padding, conv.padding, (1, 1), 1)
+        wanted = nn.functional.conv2d(x.double(), weight.double(), None, conv.stride, conv.padding)
+        assert net_forms._few_channels(op, weight)
+        lines, factors = net_forms._in_lines(weight), torch.ones(16)
+        forms = net_forms.Forms(torch, torch.device(DEVICE), net_forms.NetMade(None, ()))  # type: ignore[arg-type]
+        images, geometry = forms._images(op, x.to(DEVICE), lines, tuple(wanted.shape))
+        out = torch.empty(wanted.shape).contiguous(memory_format=torch.channels_last).to(DEVICE)
+        chains.run_sums((("input", "float32", 0),), 0, [None], ["sums"], images, lines.to(DEVICE),
+                        torch.ones(1, device=DEVICE), factors.to(DEVICE), None, geometry,
+                        chains.SumTile(16, 16, 32, 4), out)  # fmt: skip
+        np.testing.assert_array_equal(out.cpu(), wanted.float())
 
 
 @pytest.mark.parametrize("last", [True, False])
@@ -149,7 +277,7 @@ SEED = torch.Generator().manual_seed(0)
 IMAGES, GRAPHS = (torch.randn(2, 3, *size, generator=SEED) for size in ((4, 6), (5, 6)))
 WORDS = torch.randint(0, 50, (2, 5), generator=SEED)
 NETS = {
-    "images": (Images, IMAGES, {"conv+chain", "group_norm", "chain", "matmul+chain"}),
+    "images": (Images, IMAGES, {"conv+chain", "group_norm", "chain", "matmul+chain", "pool"}),
     "words": (Words, WORDS, {"joined_products", "attention", "normed_rows", "matmul+chain"}),
     "graphs": (Graphs, GRAPHS, {"graph_sum", "chain", "conv"}),
 }
@@ -347,10 +475,12 @@ def test_sums_of_integers(case: int) -> None:
 def test_tiles_of_sums() -> None:
     """Every multiprocessor has one, where there are enough places and outputs; small sizes have small tiles."""
     many = chains.sum_tiles(32 * 56 * 56, 256, 64, 132)
-    assert (many[0].places, many[0].outputs, many[0].channels) == (128, 128, 64)
+    assert [(t.places, t.outputs, t.channels) for t in many] == [(128, 128, 64), (64, 128, 64), (64, 64, 64)]
     few = chains.sum_tiles(49, 512, 512, 132)
-    assert (few[0].places, few[0].outputs) == (16, 32) and len(few) == 2
-    assert chains.sum_tiles(5, 3, 3, 132)[0] == chains.SumTile(16, 16, 32, 4)
+    assert [(t.places, t.outputs, t.channels) for t in few] == [(16, 32, 256), (64, 32, 128)]
+    narrow = chains.sum_tiles(32 * 56 * 56, 64, 64, 132)
+    assert [(t.places, t.outputs) for t in narrow] == [(128, 64), (64, 64), (64, 32)]
+    assert chains.sum_tiles(5, 3, 3, 132)[0] == chains.SumTile(16, 16, 32)
 
 
 @pytest.mark.skipif(not GPU, reason="tensors of a GPU")
