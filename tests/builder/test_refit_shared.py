@@ -55,7 +55,7 @@ def test_the_old_engine_goes_on_answering(tmp_path: Path) -> None:
     thread.start()
     try:
         new = engine
-        for i in range(8):
+        for i in range(4):
             new = new.refit(states[i % 2])
             assert np.array_equal(new.run(x)["output_0"], refitted[i % 2])
     finally:
