@@ -44,6 +44,7 @@ FORMATS = (
     Format("int8", "int8", None, "int8", "Q8_0", 0.9),
     Format("int8, rows of int8", "int8", "int8", "int8", "Q8_0", 0.9),
     Format("int4-g32", "int4-g32", None, None, "Q4_0", 0.8),
+    Format("int4-g32, rows of int8", "int4-g32", "int8", None, "Q4_0", 0.8),
     Format("int4-g128", "int4-g128", None, "int4", "Q4_0", 0.8),
     Format("int4-g128, rows of int8", "int4-g128", "int8", "int4", "Q4_0", 0.8),
 )

@@ -61,7 +61,8 @@ def test_a_forced_level_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytes
 
 
 def test_formats_are_benchmarks_of_their_own() -> None:
-    names = ["llm-bfloat16", "llm-int8", "llm-int8-int8", "llm-int4-g32", "llm-int4-g128", "llm-int4-g128-int8"]
+    names = ["llm-bfloat16", "llm-int8", "llm-int8-int8", "llm-int4-g32", "llm-int4-g32-int8",
+             "llm-int4-g128", "llm-int4-g128-int8"]  # fmt: skip
     assert list(BENCHMARKS) == names
 
 
