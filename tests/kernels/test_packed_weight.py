@@ -72,8 +72,22 @@ def draw(rows: int, n: int, k: int, dtype: str, bits: int = 8) -> tuple[Array, A
     return rng.standard_normal((rows, k)).astype(NUMPY[dtype]), rng.integers(-most, most + 1, (n, k)).astype(np.int8)
 
 
+def as_met(x: Array) -> Array:
+    """Rows as weights of 4 bits meet them: at the level amx those of bfloat16 are whole multiples of 2^-16 of the power
+    of two at or below the greatest of each 32."""
+    if x.dtype != NUMPY["bfloat16"] or _native.level() != "amx":
+        return x
+    exact = x.astype(np.float64)
+    steps = np.pad(exact, ((0, 0), (0, -x.shape[1] % 32))).reshape(len(x), -1, 32)
+    unit = np.exp2(np.frexp(np.abs(steps).max(2, keepdims=True))[1] - 17.0)
+    return (np.rint(steps / unit) * unit).reshape(len(x), -1)[:, : x.shape[1]]
+
+
 def check_int4(found: Array, x: Array, q: Array, scale: Array, group: int) -> None:
     """Against float64: sums of a group are of whole numbers, and scaled then."""
+    met = as_met(x)
+    assert (np.abs(met - x.astype(np.float64)) <= np.abs(x.astype(np.float64)).max(1, keepdims=True) * 2.0**-17).all()
+    x = met
     weight = q * np.repeat(scale.astype(np.float64), group, 1)[:, : q.shape[1]]
     exact, most = (a.astype(np.float64) @ b.T for a, b in ((x, weight), (np.abs(x), np.abs(weight))))
     assert (np.abs(found - exact) <= most * 2.0**-20).all()
@@ -173,6 +187,28 @@ def test_rows_of_int4_do_not_depend_on_their_company(dtype: str, k: int, group: 
     assert np.isnan(whole).all(1).nonzero()[0].tolist() == [7] and np.isnan(whole).sum() == 130
     for count in (1, 2, 3, 6, 7, 15, 33):
         for start in (0, 7, 40 - count):
+            part = np.ascontiguousarray(x[start : start + count])
+            found = product4(part, [q], [scale], group)
+            assert np.array_equal(found, whole[start : start + count], equal_nan=True), (count, start)
+
+
+@pytest.mark.parametrize("group", [32, 128])
+def test_steps_of_int4_with_values_of_any_size(group: int) -> None:
+    """Values that are not finite, nearly too large, denormal or zero, beside others in their row and in other rows."""
+    x, q = draw(40, 70, 333, "bfloat16", 4)
+    scale = np.random.default_rng(7).uniform(0.001, 0.02, (70, -(-333 // group))).astype(np.float32)
+    x *= np.exp2(np.random.default_rng(8).integers(-20, 1, x.shape)).astype(x.dtype)  # most are rounded, or become zero
+    x[3, 50], x[5, 300], x[6, 300] = np.nan, np.inf, -np.inf
+    x[8, 64:96] = np.ldexp(x[8, 64:96].astype(np.float32), 123).astype(x.dtype)
+    x[10, 96:160] = np.ldexp(x[10, 96:160].astype(np.float32), -125).astype(x.dtype)
+    x[12, 32:64], x[13] = 0, 0
+    whole = product4(x, [q], [scale], group)
+    finite = np.isfinite(x.astype(np.float32)).all(1)
+    assert not np.isfinite(whole[~finite]).all(1).any() and np.isfinite(whole[finite]).all()
+    ordinary = [r for r in range(40) if r not in (3, 5, 6, 8, 10)]
+    check_int4(whole[ordinary], x[ordinary], q, scale, group)
+    for count in (1, 2, 3, 4, 5, 17):
+        for start in range(15 - min(count, 14)):
             part = np.ascontiguousarray(x[start : start + count])
             found = product4(part, [q], [scale], group)
             assert np.array_equal(found, whole[start : start + count], equal_nan=True), (count, start)

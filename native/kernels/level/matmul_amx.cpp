@@ -124,7 +124,8 @@ INGOT_INLINE void tiles_of_groups(const BlockProduct& p, const std::byte* x, con
   }
 }
 
-/// A block of words as a panel of pairs. It is read here first: what follows is fetched 4 KiB ahead.
+/// A block of words as a panel of pairs. It is read here first: what follows is fetched 4 KiB ahead. A pair of 4 bits has one value of a word's
+/// lower half and one of its upper half (round_row), which one lookup takes.
 template <Packing How>
 void unpack_words(const std::byte* from, int k, std::byte* panel) {
   constexpr int kPair = kPanel * 4;  // bytes of a pair of all outputs
@@ -133,11 +134,15 @@ void unpack_words(const std::byte* from, int k, std::byte* panel) {
     for (int column = 0; column < kPanel; column += kLanes) {
       const Ints words = words_at(from, column);
       const auto put = [&](int pair, Ints values) { store((float*)(panel + pair * kPair + column * 4), from_bits(values)); };
-      put(0, pair_of<How, 0>(words));
-      put(1, pair_of<How, 1>(words));
       if constexpr (How == Packing::int4) {
-        put(2, pair_of<How, 2>(words));
-        put(3, pair_of<How, 3>(words));
+        const __m512i values = _mm512_load_si512(kPairValues);
+        put(0, {_mm512_permutexvar_epi16(words.v, values)});
+        put(1, {_mm512_permutexvar_epi16(_mm512_srli_epi32(words.v, 4), values)});
+        put(2, {_mm512_permutexvar_epi16(_mm512_srli_epi32(words.v, 8), values)});
+        put(3, {_mm512_permutexvar_epi16(_mm512_srli_epi32(words.v, 12), values)});
+      } else {
+        put(0, pair_of<How, 0>(words));
+        put(1, pair_of<How, 1>(words));
       }
     }
   }
@@ -150,7 +155,7 @@ struct Tiles {
   static constexpr bool integers = sizeof(T) == 1;
   static constexpr Blocking blocking = integers ? kTileQuadBlocking : kTileBlocking;
   static constexpr int k_step = 64 / sizeof(T), w_depth = 4 / sizeof(T), w_bytes = kPanel * 4;
-  static constexpr bool row_sums = integers, pads_rows = true, ends_rows = false, scales_sums = !integers;
+  static constexpr bool row_sums = true, pads_rows = true, ends_rows = false, scales_sums = !integers;
   static constexpr int two_panels_rows = integers ? kQuadVectorRows : 1, unpacks_rows = kVectorRows;
 
   INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
@@ -159,19 +164,16 @@ struct Tiles {
     unpack_words<Packing::int4>(from, k, panel);
   }
   INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
-    if (job.rows <= kQuadVectorRows) store_row_sum(row, depth);
-  }
-  static void multiply_unpacked(BlockProduct p) {
-    alignas(64) std::byte panel[kUnpackedPanel];
-    unpack_words<Packing::int4>(p.w, p.k, panel);
-    p.w = panel, p.packing = Packing::same;
-    multiply(p);
+    if constexpr (integers) {
+      if (job.rows <= kQuadVectorRows) store_row_sum(row, depth);
+    } else if (job.packing == Packing::int4) {
+      job.rows <= kVectorRows ? make_digits(row, depth) : round_row(row, depth);
+    }
   }
   static void multiply(const BlockProduct& p) {
     if constexpr (integers) {
       if (p.rows <= kQuadVectorRows) return multiply_quads(p, std::make_integer_sequence<int, kQuadVectorRows>());
     } else {
-      if (p.packing == Packing::int4 && p.rows > kNibbleVectorRows) return multiply_unpacked(p);
       if (p.packing != Packing::same || p.rows <= kPairVectorRows) return multiply_words(p);
     }
     const int steps = (p.k + k_step - 1) / k_step, over = p.k % k_step;

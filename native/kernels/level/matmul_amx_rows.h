@@ -2,28 +2,32 @@
 // them; and two panels at a time are two streams from memory, of which vectors get more than tiles do.
 //
 // Sums of int8 are exact. Those of bfloat16 have the bits of _tile_dpbf16ps (Intel SDM, TDPBF16PS), so that a row gets the same
-// result in any company: of each step of 32 values, the even and the odd ones have a sum each that starts from zero; both are added,
-// then that is added to what was there. Denormal operands and results are zeros.
+// result in any company: of each step of 32 values, the first and the second ones of the pairs have a sum each that starts from zero; both
+// are added, then that is added to what was there. Denormal operands and results are zeros.
+//
+// With weights of 4 bits the values of a step are whole multiples of a unit (matmul_amx_digits.h), so that such a sum is exact in
+// whatever order, and a few rows take it from dot products of bytes.
 #pragma once
 
 #include <utility>
 
+#include "matmul_amx_digits.h"
 #include "matmul_blocks.h"
+#include "nibbles.h"
 #include "quads.h"
 
 namespace ingot::INGOT_LEVEL {
 
 namespace {
 
-constexpr int kVectorRows = 4;      // of int4 kNibbleVectorRows: unpacking them is faster than taking them apart for each row
-constexpr int kNibbleVectorRows = 2;
+constexpr int kWordsAhead = 4096;  // bytes of each panel that are fetched before they are taken apart
 constexpr int kPairVectorRows = 1, kQuadVectorRows = 6;  // of weights that tiles could read as they are
-constexpr int kRowDepth = kTileBlocking.depth;
 
 /// What takes a word's values apart. bfloat16: the upper half of a float. int8: a value keeps its sign in a dot product that takes it alone. int4: it is looked up by the
 /// lowest four bits. (VDPBF16PS would take pairs of int4, but is as slow as four multiply-adds here.)
 struct PairWords {
   static constexpr int depth = 2;  // values of a word
+  static constexpr int second(int n) { return n % 2; }  // of a pair
   template <int N>
   INGOT_INLINE Vec value(Ints words) {
     return from_bits(N == 0 ? shift_left<16>(words) : words & broadcast_int((std::int32_t)0xffff0000));
@@ -31,6 +35,7 @@ struct PairWords {
 };
 struct ByteWords {
   static constexpr int depth = 4;
+  static constexpr int second(int n) { return n % 2; }
   template <int N>
   INGOT_INLINE Vec value(Ints words) {
     Ints value = broadcast_int(0);
@@ -40,11 +45,13 @@ struct ByteWords {
 };
 struct Float8Words {
   static constexpr int depth = 4;
+  static constexpr int second(int n) { return n % 2; }
   template <int N>
   INGOT_INLINE Vec value(Ints words) { return float8_of<N>(words); }
 };
 struct NibbleWords {
   static constexpr int depth = 8;
+  static constexpr int second(int n) { return n / 4; }
   /// Those of the lower half by a lookup in floats; those of the upper half by one in their upper halves, with the same shifts.
   template <int N>
   INGOT_INLINE Vec value(Ints words) {
@@ -55,14 +62,17 @@ struct NibbleWords {
   }
 };
 
-/// Adds the products of a word's values to the sums of the even ones and of the odd ones. C: vectors of 16 outputs, two a panel.
+/// Adds the products of a word's values to the sums of the first ones of pairs and of the second ones. C: vectors of 16 outputs, two a panel.
 template <class Words, int R, int C, int... N>
 INGOT_INLINE void add_words(const std::byte* w, std::int64_t w_apart, const float* x, Vec (&sums)[2][R][C], std::integer_sequence<int, N...>) {
   Ints words[C];
   INGOT_UNROLL for (int c = 0; c < C; ++c) words[c] = words_at(w + c / 2 * w_apart, c % 2 * kLanes);
   const auto add = [&]<int I>(std::integral_constant<int, I>, int c) __attribute__((always_inline)) {
     const Vec value = Words::template value<I>(words[c]);
-    INGOT_UNROLL for (int r = 0; r < R; ++r) sums[I % 2][r][c] = fma(broadcast(x[r * kRowDepth + I]), value, sums[I % 2][r][c]);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      Vec& sum = sums[Words::second(I)][r][c];
+      sum = fma(broadcast(x[r * kRowDepth + I]), value, sum);
+    }
   };
   INGOT_UNROLL for (int c = 0; c < C; ++c) (add(std::integral_constant<int, N>(), c), ...);
 }
@@ -71,7 +81,7 @@ INGOT_INLINE void add_words(const std::byte* w, std::int64_t w_apart, const floa
 /// streams from memory, which comes nearer to its speed than one.
 template <class Words, int R, int C>
 __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
-  constexpr int kStep = 32, kAhead = 8192 / C, kScalesAhead = 16;
+  constexpr int kStep = 32, kScalesAhead = 16;
   const std::byte* w = p.w;
   const float* scales = p.scales;
   const auto sum_at = [&](int r, int c) __attribute__((always_inline)) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; };
@@ -84,7 +94,7 @@ __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
       Vec parts[2][R][C];
       INGOT_UNROLL for (int i = 0; i < 2 * R * C; ++i) parts[i / (R * C)][i / C % R][i % C] = zero();
       for (const int stop = k + kStep < end ? k + kStep : end; k < stop; k += Words::depth, w += kPackedBytes, x += Words::depth) {
-        INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kAhead + c / 2 * p.w_apart + c % 2 * 64);
+        INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kWordsAhead + c / 2 * p.w_apart + c % 2 * 64);
         add_words<Words, R, C>(w, p.w_apart, x, parts, std::make_integer_sequence<int, Words::depth>());
       }
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -114,6 +124,67 @@ __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
   }
 }
 
+/// As sum_rows of weights of 4 bits, for rows that lie as digits.
+template <int R, int C>
+__attribute__((noinline)) void sum_digits(const BlockProduct& p) {
+  constexpr int kScalesAhead = 16;
+  const std::byte *w = p.w, *x = p.x;
+  const float* scales = p.scales;
+  const auto sum_at = [&](int r, int c) __attribute__((always_inline)) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; };
+  Vec sums[R][C];
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = p.first ? zero() : load(sum_at(r, c));
+  }
+  Ints upper[R][C], middle[R][C], lower[R][C];
+  const auto add_word = [&]() __attribute__((always_inline)) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kWordsAhead + c / 2 * p.w_apart + c % 2 * 64);
+    const auto digits = [&](int r, int at) __attribute__((always_inline)) { return broadcast_int(*(const std::int32_t*)(x + r * kXStride + at)); };
+    INGOT_UNROLL for (int c = 0; c < C; ++c) {
+      const Ints words = words_at(w + c / 2 * p.w_apart, c % 2 * kLanes), even = bytes_of_nibbles<0>(words), odd = bytes_of_nibbles<1>(words);
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        add_dots(upper[r][c], even, digits(r, kUpperDigits));
+        add_dots(middle[r][c], even, digits(r, 0));
+        add_dots(lower[r][c], even, digits(r, kLowerDigits));
+        add_dots(upper[r][c], odd, digits(r, kUpperDigits + 4));
+        add_dots(middle[r][c], odd, digits(r, 4));
+        add_dots(lower[r][c], odd, digits(r, kLowerDigits + 4));
+      }
+    }
+    w += kPackedBytes, x += 8;
+  };
+  for (int k = 0, step = 0; k < p.k; scales += kPanel) {
+    Vec of_group[R][C];
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) of_group[r][c] = zero();
+    }
+    for (const int end = k + p.group < p.k ? k + p.group : p.k; k < end; k += kDigitStep, ++step) {
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        const Ints start = broadcast_int(*(const std::int32_t*)(p.x + r * kXStride + kDigitStarts + step * 4));
+        INGOT_UNROLL for (int c = 0; c < C; ++c) upper[r][c] = middle[r][c] = broadcast_int(0), lower[r][c] = start;
+      }
+      if (end - k >= kDigitStep) {
+        INGOT_UNROLL for (int i = 0; i < kDigitStep / 8; ++i) add_word();
+      } else {
+        for (int i = k; i < end; i += 8) add_word();
+      }
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        const Vec unit = broadcast(*(const float*)(p.x + r * kXStride + kDigitUnits + step * 4));
+        INGOT_UNROLL for (int c = 0; c < C; ++c)
+          of_group[r][c] = fma(to_float(shift_left<8>(shift_left<8>(upper[r][c]) + middle[r][c]) + lower[r][c]), unit, of_group[r][c]);
+      }
+    }
+    INGOT_UNROLL for (int c = 0; c < C; ++c) {
+      const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
+      __builtin_prefetch(at + kScalesAhead * kPanel);
+      const Vec scale = load(at);
+      INGOT_UNROLL for (int r = 0; r < R; ++r) sums[r][c] = fma(of_group[r][c], scale, sums[r][c]);
+    }
+  }
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sum_at(r, c), sums[r][c]);
+  }
+}
+
 template <class Words>
 void multiply_words_of(const BlockProduct& p) {
   alignas(64) float x[kVectorRows][kRowDepth];
@@ -122,13 +193,37 @@ void multiply_words_of(const BlockProduct& p) {
   constexpr unsigned kZeroDenormals = 0x8040;  // results and operands
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | kZeroDenormals);
-  switch (p.rows) {
-    case 1: p.panels == 2 ? sum_rows<Words, 1, 4>(p, x[0]) : sum_rows<Words, 1, 2>(p, x[0]); break;
-    case 2: sum_rows<Words, 2, 2>(p, x[0]); break;
-    case 3: sum_rows<Words, 3, 2>(p, x[0]); break;
-    default: sum_rows<Words, 4, 2>(p, x[0]); break;
+  if constexpr (Words::depth == 8) {
+    p.panels == 2 ? sum_rows<Words, 1, 4>(p, x[0]) : sum_rows<Words, 1, 2>(p, x[0]);
+  } else {
+    switch (p.rows) {
+      case 1: p.panels == 2 ? sum_rows<Words, 1, 4>(p, x[0]) : sum_rows<Words, 1, 2>(p, x[0]); break;
+      case 2: sum_rows<Words, 2, 2>(p, x[0]); break;
+      case 3: sum_rows<Words, 3, 2>(p, x[0]); break;
+      default: sum_rows<Words, 4, 2>(p, x[0]); break;
+    }
   }
   _mm_setcsr(before);
+}
+
+/// A block of words of 4 bits. A row that could not become digits is multiplied by itself.
+void multiply_digits(const BlockProduct& p) {
+  bool all = true;
+  for (int r = 0; r < p.rows; ++r) all = all && has_digits(p.x + r * kXStride);
+  if (all) {
+    switch (p.rows) {
+      case 1: return p.panels == 2 ? sum_digits<1, 4>(p) : sum_digits<1, 2>(p);
+      case 2: return sum_digits<2, 2>(p);
+      case 3: return sum_digits<3, 2>(p);
+      default: return sum_digits<4, 2>(p);
+    }
+  }
+  BlockProduct row = p;
+  row.rows = 1;
+  for (int r = 0; r < p.rows; ++r, row.x += kXStride, row.accumulators += p.stride) {
+    if (has_digits(row.x)) multiply_digits(row);
+    else multiply_words_of<NibbleWords>(row);
+  }
 }
 
 /// A block of words for up to kVectorRows rows; two panels only for one row.
@@ -136,7 +231,7 @@ void multiply_words(const BlockProduct& p) {
   if (p.packing == Packing::same) return multiply_words_of<PairWords>(p);
   if (p.packing == Packing::int8) return multiply_words_of<ByteWords>(p);
   if (p.packing == Packing::float8) return multiply_words_of<Float8Words>(p);
-  multiply_words_of<NibbleWords>(p);
+  multiply_digits(p);
 }
 
 /// The sums of R rows of int8 and C vectors of outputs, two a panel, over a block of quads.

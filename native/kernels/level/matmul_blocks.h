@@ -82,11 +82,11 @@ void pack_block(const MatmulJob& job, std::int64_t first_row, std::int64_t rows,
   }
   if (over != 0)
     for (std::int64_t r = 0; r < rows; ++r) __builtin_memset(packed + r * kXStride + depth * (int)sizeof(Packed), 0, over);
-  if constexpr (Kind::row_sums)
-    for (std::int64_t r = 0; r < rows; ++r) Kind::finish_row(job, packed + r * kXStride, depth);
   if (Kind::pads_rows)
     for (std::int64_t r = rows; r < padded_rows; ++r)
       __builtin_memset(packed + r * kXStride, 0, depth * (int)sizeof(Packed) + over);
+  if constexpr (Kind::row_sums)
+    for (std::int64_t r = 0; r < rows; ++r) Kind::finish_row(job, packed + r * kXStride, depth);
 }
 
 /// The rows of out and the extras that the job's rows from `row` on are: the first one, how far apart, how many like that.
