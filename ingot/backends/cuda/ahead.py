@@ -110,9 +110,9 @@ def build_kernels(
 
 def compile_net(
     torch: Any, device: Any, network: Network, calls: tuple[Call, ...], opening: Opening, sizes: Mapping[str, int]
-) -> None:  # fmt: skip
-    """Compiles what the first run of a net launches at these sizes, side by side, into Triton's cache. What fails here
-    the run itself will say."""
+) -> int:  # fmt: skip
+    """Compiles what the first run of a net launches at these sizes, side by side, into Triton's cache; how many kernels
+    that are. What fails here the run itself will say."""
     wanted, meta = architecture(str(device.index)), torch.device("meta")
     found: dict[str, Source] = {}
     with _imagined(torch, wanted, wanted.multiprocessors[0], found) as there, suppress(RuntimeError, IngotError):
@@ -121,6 +121,7 @@ def compile_net(
     if missing:
         with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(missing))) as pool:
             list(pool.map(_loadable, missing))
+    return len(missing)
 
 
 def _loadable(source: Source) -> None:

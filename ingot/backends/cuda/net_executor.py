@@ -77,6 +77,8 @@ class NetExecutor(TorchExecutor):
         self._on_gpu = device.type == "cuda"
         self._varying = _varying(self._network)
         self._captures = self._on_gpu and not self._late
+        # whether kernels are compiled before a run at new sizes meets them
+        self._foresees = self._on_gpu and not _lazy.load("triton").knobs.runtime.interpret
         for each in made.calls:
             for value in _held(each):
                 self._left[value] += 1
@@ -122,7 +124,7 @@ class NetExecutor(TorchExecutor):
                 if seen.replay is not None:
                     self._forget()
                     return self._replayed(seen, feeds, out)
-            if seen is None and self._captures:
+            if seen is None and self._captures and self._foresees:
                 self._compile(feeds)
             found = self._eager(feeds, None)
             if seen is None:
@@ -133,10 +135,10 @@ class NetExecutor(TorchExecutor):
 
     def _compile(self, feeds: Mapping[str, Any]) -> None:
         """Compiles what a first run at these sizes launches. One by one, as the run meets them, that takes ten times as
-        long."""
-        if self._on_gpu and not _lazy.load("triton").knobs.runtime.interpret:
-            work = _lazy.load("ingot.backends.cuda.ahead:compile_net")
-            work(self._torch, self._device, self._network, self._made.calls, self._opening, self._sized(feeds))
+        long. Looking for it takes a tenth of a second, so once others have brought nothing new, that ends."""
+        work = _lazy.load("ingot.backends.cuda.ahead:compile_net")
+        new = work(self._torch, self._device, self._network, self._made.calls, self._opening, self._sized(feeds))
+        self._foresees = new > 0 or not self._seen
 
     def profile(self, feeds: dict[str, Any]) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
@@ -358,7 +360,7 @@ def _missing(each: Call, tensors: Mapping[Value, Any]) -> Sequence[Node]:
     """What makes floats of integers that a call would have read as such."""
     if not isinstance(each, Sums):
         return ()
-    made = [v.node for v in each.node.inputs[:2] if v not in tensors and v.node is not None]
+    made = dict.fromkeys(v.node for v in each.unread if v not in tensors and v.node is not None)
     return [node for node in made if node not in each.nodes]
 
 

@@ -440,6 +440,18 @@ def test_calibrated_nets(name: str) -> None:
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("name", ["images", "words"])
+def test_calibrated_nets_whose_kernels_decline(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node by node: floats of integers are made that no call makes where kernels read the integers."""
+    _, module, x = built(name)
+    engine = ingot.quantize(module, [x], (x,), dynamic={"x": {0: "N"}}, errors=False, report=False)
+    monkeypatch.setattr(chains, "MOST_ELEMENTS", 0)
+    session = engine.session(device="cuda")
+    assert "int8_" not in str([item.get("kernel") for item in session.profile({"x": x.numpy()})])
+    (wanted,), (found,) = (e.run({"x": x.numpy()}).values() for e in (engine, session))
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
 CONVOLUTIONS = (  # x, weight, stride, padding, dilation; the tile
     ((2, 5, 9, 7), (3, 5, 3, 3), (2, 1), (1, 0), (1, 1), chains.SumTile(16, 16, 32, 4)),
     ((1, 40, 6, 5), (33, 40, 1, 1), (1, 1), (0, 0), (1, 1), chains.SumTile(16, 32, 32, 4)),
