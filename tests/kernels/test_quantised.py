@@ -111,6 +111,57 @@ def test_scaled_sums(kind: str, residual: str | None, shifted: bool, limited: bo
         np.testing.assert_array_equal(found.astype(np.float32), want.astype(np.float32))
 
 
+GELU: list[Any] = [  # of value 0
+    ("const", "float32", 0.5), ("mul", "float32", 1, 0), ("const", "float32", 0.7071067811865476),
+    ("mul", "float32", 0, 3), ("erf", "float32", 4), ("const", "float32", 1.0), ("add", "float32", 6, 5),
+    ("mul", "float32", 2, 7),
+]  # fmt: skip
+
+
+def moved(step: Any, by: int) -> Any:
+    """A step whose operands are so many further on; a constant has none."""
+    return step if step[0] == "const" else (*step[:2], *(at + by for at in step[2:]))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 37])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("biases", [(), ("bfloat16",), ("float32", "float16")], ids=str)
+@pytest.mark.parametrize("end", ["", "residual", "relu", "gelu", "residual and gelu"])
+def test_sums_of_quantised_rows(rows: int, kind: str, biases: tuple[str, ...], end: str) -> None:
+    """Each row has a scale of its own. GELU, of which NumPy has other last bits, is compared with fewer columns."""
+    rng = np.random.default_rng(7)
+    n, k = 103, 64
+    steps: list[Any] = [*SCALED[:3], ("input", "float32", 2), ("mul", "float32", 2, 3)]
+    extras = [rng.standard_normal(n).astype(np.float32), 0.01 * rng.standard_normal((rows, 1)).astype(np.float32)]
+    for bias in biases:
+        extras.append(rng.standard_normal(n).astype(dtypes.get(bias).numpy))
+        added(steps, "float32", len(extras))
+    if "residual" in end:
+        extras.append(rng.standard_normal((rows, n)).astype(dtypes.bfloat16.numpy))
+        added(steps, "bfloat16", len(extras))
+    last = len(steps) - 1
+    if end == "relu":
+        steps += [("const", "float32", 0.0), ("max", "float32", last, last + 1)]
+    elif "gelu" in end:
+        steps += [moved(step, last) for step in GELU]
+    whole: Any = (tuple(steps), (len(steps) - 1,))
+    expr = expr_json(quantising(steps, 0.5, 7.0, -128.0, 127.0, kind) if kind == "int8" else whole)
+    x, w = wholes(rng, (rows, k)), wholes(rng, (n, k))
+
+    def multiplied(first: int, end: int) -> Array:
+        params = {"n": end - first, "k": k, "parts": 1, "epilogue": expr}
+        some = [np.ascontiguousarray(extra if extra.shape[-1] == 1 else extra[..., first:end]) for extra in extras]
+        stored = [x, Weight(pack([w[first:end]])), *some]
+        return run_stored("matmul_packed", params, stored, [(kind, (rows, end - first))], 2)[0].astype(np.float32)
+
+    if "gelu" in end:
+        want = np.concatenate([multiplied(at, min(at + 31, n)) for at in range(0, n, 31)], -1)
+    else:
+        sums = exact_int8(x, w).astype(np.float32)
+        want = evaluate(expr, [sums, *extras], [dtypes.get(kind)])[0].astype(np.float32)
+    np.testing.assert_array_equal(multiplied(0, n), want)
+
+
 WINDOWS = [
     (2, (9, 7), 3, 40, square(3, 2, 1)),
     (1, (6, 5), 6, 10, square(3, 1, 2, groups=2)),

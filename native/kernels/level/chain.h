@@ -34,9 +34,11 @@ struct Chain {
   int count;  // of the links before the ending
   bool streams;  // rows, which are whole lines, are written past the caches
   bool scaled;  // the first two are a product with one float32 row and a sum with another
-  // What runs all rows of two vectors where little follows these: another such sum, a residual, a lower limit. Or null.
+  // What runs all rows of two vectors of a chain that begins with such a product, where little follows it; or null.
   ScaledRows rows;
-  int residual;  // its link
+  // What follows, by its link or -1: a product with a number for each row, sums with rows that all share, a residual.
+  int factor, shifts[2], residual;
+  bool gelu;  // comes behind these
   Link links[kMost];
   Ending ending;
 };
@@ -77,11 +79,19 @@ inline void end_chain(Chain& chain) {
   chain.ending = ending;
 }
 
-/// Whether there is such a link with a row of float32 that all rows share.
+/// The operand of such a link, or null.
+inline const TileOperand* taken_at(const Chain& chain, const TileOperand* in, int at, Step step) {
+  const bool takes = at < chain.count && chain.links[at].step == step && chain.links[at].operand > 0;
+  return takes ? &in[chain.links[at].operand] : nullptr;
+}
+
+/// Whether it is a row that all rows share.
+inline bool is_shared_row(const TileOperand* o) {
+  return o != nullptr && is_chain_float(o->dtype) && o->row_stride == 0 && o->spacing() == Spacing::dense;
+}
 inline bool takes_row(const Chain& chain, const TileOperand* in, int at, Step step) {
-  if (at >= chain.count || chain.links[at].step != step || chain.links[at].operand <= 0) return false;
-  const TileOperand& o = in[chain.links[at].operand];
-  return o.dtype == DType::float32 && o.row_stride == 0 && o.spacing() == Spacing::dense;
+  const TileOperand* const o = taken_at(chain, in, at, step);
+  return is_shared_row(o) && o->dtype == DType::float32;
 }
 
 template <bool Whole>
@@ -149,7 +159,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   if (value != code.outputs[0]) return false;
   if (is_chain_byte(out.dtype)) end_chain(chain);
   chain.scaled = takes_row(chain, in, 0, Step::mul) && takes_row(chain, in, 1, Step::add);
-  chain.rows = chain.scaled ? scaled_rows_of<false>(chain, in, out) : nullptr;
+  chain.rows = takes_row(chain, in, 0, Step::mul) ? scaled_rows_of<false>(chain, in, out) : nullptr;
   return true;
 }
 
@@ -359,19 +369,32 @@ struct NoResidual {};
 template <class T>
 constexpr bool is_byte = __is_same(T, std::int8_t) || __is_same(T, std::uint8_t);
 
-/// Two vectors of all rows: sum * scale + bias, then another bias, a residual and a lower limit, if there are such; the result may be
-/// quantised. Whole: sums are int32. Rectified: the ending's lower limit is 0.
+/// Two vectors of a row that all rows share; what changes no sum where there is none.
+INGOT_INLINE void load_shared(const TileOperand* o, std::int64_t column, Vec (&row)[2]) {
+  _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+    const std::int64_t at = column + c * kLanes;
+    if (o == nullptr) row[c] = broadcast(-0.0f);
+    else if (o->dtype == DType::float32) row[c] = load((const float*)o->data + at);
+    else if (o->dtype == DType::bfloat16) row[c] = load((const bfloat16*)o->data + at);
+    else row[c] = load((const float16*)o->data + at);
+  }
+}
+
+/// Two vectors of all rows: sum * scale, then a factor of the row, biases, a residual, and GELU or a lower limit, if there are such; the
+/// result may be quantised. Whole: sums are int32. Rectified: the ending's lower limit is 0.
 template <class Residual, class Out, bool Whole, bool Rectified>
 __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows,
                                            std::int64_t column) {
   const float* const sums = (const float*)in[0].data + column;
   const float* const scales = (const float*)in[chain.links[0].operand].data + column;
-  const float* const biases = (const float*)in[chain.links[1].operand].data + column;
-  const Vec scale[2] = {load(scales), load(scales + kLanes)}, bias[2] = {load(biases), load(biases + kLanes)};
-  const Link& added = chain.links[chain.residual];
-  const bool twice = chain.residual == 3;
-  const float* const shifts = twice ? (const float*)in[chain.links[2].operand].data + column : biases;
-  const Vec shift[2] = {load(shifts), load(shifts + kLanes)};
+  const auto operand = [&](int link) { return link < 0 ? nullptr : &in[chain.links[link].operand]; };
+  const TileOperand* const factors = operand(chain.factor);
+  const Vec scale[2] = {load(scales), load(scales + kLanes)};
+  Vec bias[2], shift[2];
+  load_shared(operand(chain.shifts[0]), column, bias);
+  load_shared(operand(chain.shifts[1]), column, shift);
+  const bool twice = chain.shifts[1] >= 0;
+  const Link& added = chain.links[chain.residual < 0 ? 0 : chain.residual];
   const Vec residual_zero = broadcast(added.zero), residual_scale = broadcast(added.scale);
   const bool symmetric = added.zero == 0;
   const Link& last = chain.links[chain.count - 1];
@@ -387,7 +410,16 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
     const std::int64_t at[2] = {row, one ? row : row + 1};  // the last of an odd number twice
     Vec v[2][2];
     _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = sum(at[r], c) * scale[c] + bias[c];
+      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = sum(at[r], c) * scale[c];
+    }
+    if (factors != nullptr) {
+      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+        const Vec factor = broadcast(((const float*)factors->data)[at[r] * factors->row_stride]);
+        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] * factor;
+      }
+    }
+    _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + bias[c];
     }
     if (twice) {
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
@@ -404,6 +436,12 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
           v[r][c] = v[r][c] + w;
         }
       }
+    }
+    if (chain.gelu) {  // by a copy, so that v itself stays in registers
+      Vec slow[2][2];
+      __builtin_memcpy(slow, v, sizeof slow);
+      slow_step(Step::gelu, slow);
+      __builtin_memcpy(v, slow, sizeof slow);
     }
     if constexpr (is_byte<Out>) {
       store_ended<Out, Rectified>(to + row * out.row_stride, one ? 0 : out.row_stride, chain.ending, v);
@@ -443,14 +481,18 @@ INGOT_INLINE ScaledRows scaled_rows_to(const Chain& chain, const TileOperand& ou
   return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_bytes_to<Residual, std::uint8_t, Whole>(chain.ending) : nullptr;
 }
 
-/// What runs such a chain, whose first links scale it; null where others follow than a second bias, a residual and a lower limit.
+/// What runs a chain whose first link is a product with a row of float32; null where others follow than those that scaled_rows has.
 template <bool Whole>
 ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
-  int at = takes_row(chain, in, 2, Step::add) ? 3 : 2;
-  const TileOperand* residual = nullptr;
-  chain.residual = at;
-  if (at < chain.count && chain.links[at].step == Step::add && chain.links[at].operand > 0) residual = &in[chain.links[at++].operand];
-  if (at < chain.count && chain.links[at].step == Step::max && chain.links[at].constant != nullptr && !chain.ending.present) ++at;
+  int at = 1;
+  const TileOperand* const number = taken_at(chain, in, at, Step::mul);
+  chain.factor = number != nullptr && number->dtype == DType::float32 && number->spacing() == Spacing::repeated ? at++ : -1;
+  for (int& shift : chain.shifts) shift = is_shared_row(taken_at(chain, in, at, Step::add)) ? at++ : -1;
+  const TileOperand* const residual = taken_at(chain, in, at, Step::add);
+  chain.residual = residual != nullptr ? at++ : -1;
+  chain.gelu = at < chain.count && chain.links[at].step == Step::gelu;
+  if (chain.gelu) ++at;
+  else if (at < chain.count && chain.links[at].step == Step::max && chain.links[at].constant != nullptr && !chain.ending.present) ++at;
   if (at != chain.count || (residual != nullptr && residual->spacing() != Spacing::dense)) return nullptr;
   if (residual == nullptr) return scaled_rows_to<NoResidual, Whole>(chain, out);
   if (residual->dtype == DType::float32) return scaled_rows_to<float, Whole>(chain, out);
