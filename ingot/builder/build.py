@@ -32,7 +32,7 @@ from ingot.frontends.comparing import Inputs, Peer, compare, seeded_inputs
 from ingot.frontends.gguf.model import is_gguf
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.frontends.recording import Imported
-from ingot.ir import Network, Spec
+from ingot.ir import Network, Spec, Value
 from ingot.ir.precision import scope
 from ingot.ir.verify import verify
 from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat, weight_format
@@ -43,6 +43,7 @@ from ingot.passes.calibrated import KEY, Plan
 from ingot.passes.kv_cache import stored_as
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
+from ingot.passes.weights import recipe_of
 from ingot.passes.widen import NARROW, widen, without_float64
 from ingot.progress import Asked, Progress, log, phase_line, told, watched
 from ingot.words import KV_KEY, SAME, check_built, check_words, precision_word
@@ -546,9 +547,15 @@ def build_network(
     return engine
 
 
+def _is_compact(parameter: Value) -> bool:
+    """Whether it is stored as a format says; panels of int4 are bytes, and their recipe says what is in them."""
+    made = {dict(step.args).get("dtype") for step in recipe_of(parameter).steps}
+    return parameter.dtype in COMPACT or any(dtype.name in made for dtype in COMPACT)
+
+
 def _in_format(format: WeightFormat, compiled: Compiled) -> str:
     """The word for weights in the config. Raises UserError when no weight is stored so."""
-    if not any(v.dtype in COMPACT and v.kind == "parameter" for v in compiled.stored.values()):
+    if not any(_is_compact(v) for v in compiled.stored.values() if v.kind == "parameter"):
         whys = "; ".join(event.verdict for event in compiled.log if event.rule == "weights")
         raise UserError(
             f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "

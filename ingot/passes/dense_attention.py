@@ -14,7 +14,7 @@ from ingot import dtypes
 from ingot.dims import Dimension
 from ingot.ir import F, Hole, Network, Value
 from ingot.ops.binary import Add, Div, Mul
-from ingot.ops.conversion import Cast
+from ingot.ops.conversion import Cast, Dequantize
 from ingot.ops.elementwise import Where
 from ingot.ops.movement import Expand, Permute, Reshape
 from ingot.ops.product import Matmul
@@ -115,6 +115,13 @@ def _masked(value: Value, readers: int) -> Masked | None:
     return None if found is None else Masked(found)
 
 
+def _is_weight(value: Value) -> bool:
+    """Whether it is a weight, as it is or as integers; where it is an operand of a branch or body, 4 bits show it."""
+    made = value.node
+    stored = made.inputs[0] if made is not None and isinstance(made.op, Dequantize) else value
+    return stored.kind in ("parameter", "constant") or stored.dtype is dtypes.int4
+
+
 def _is_attention(scores: Value, v: Value, axis: int, root: Value, readers: int) -> bool | str:
     """Whether the op may stand for it all, or why not."""
     found = _masked(scores, readers)
@@ -124,7 +131,7 @@ def _is_attention(scores: Value, v: Value, axis: int, root: Value, readers: int)
     rank = len(scores.shape)
     if axis not in (-1, rank - 1) or rank < 3:
         return "the softmax is not along the last dimension of a batch of matrices"
-    if any(x.kind in ("parameter", "constant") for x in (k, v)):
+    if _is_weight(k) or _is_weight(v):
         return "keys or values are a weight, which products have in panels"
     if not q.dtype.is_float or any(x.dtype is not q.dtype for x in (k, v, root)):
         return f"q is {q.dtype.name}, k {k.dtype.name}, v {v.dtype.name} and the result {root.dtype.name}"

@@ -24,6 +24,7 @@ from ingot.cli.main import main
 from ingot.dims import Dim
 from ingot.engine.session import Engine, load
 from ingot.errors import RecipeError, UserError
+from ingot.functional import cond
 from ingot.ir import F, Network, Spec, interpret
 from ingot.ir.recipe import Recipe, evaluate
 from ingot.ir.weight_format import FORMATS, INT8, WeightFormat, weight_format
@@ -360,6 +361,28 @@ def test_what_stays_as_it_is_is_said() -> None:
     assert any("conv.weight stays float32: conv reads it" in line for line in engine.log), engine.log
     with pytest.raises(UserError, match=r"no weight of this network can be stored as int8 \(conv.weight stays"):
         build(filled(Net(head=False)), specs, weights="int8", report=False)
+
+
+@pytest.mark.parametrize("word", ["int8", "int4-g32", "int4-g32-asym", "fp8"])
+@pytest.mark.parametrize("inside", [False, True], ids=["", "in a branch"])
+def test_products_around_a_softmax(word: str, inside: bool) -> None:
+    """Weights are no keys and values of an attention; and there need be no other weights than these."""
+    net = Network("net")
+    x = net.input("x", Spec(("N", 3, 64), "float32"))
+    w, v = (net.parameter(name, Spec((64, 64), "float32")) for name in "wv")
+
+    def mixed(x: Any, w: Any, v: Any) -> Any:
+        return F.matmul(F.softmax(F.matmul(x, w, transpose_b=True)), v, transpose_b=True)
+
+    positive = F.reduce_sum(x, (0, 1, 2)) > 0
+    net.output("y", cond(positive, mixed, lambda x, w, v: x, [x, w, v]) if inside else mixed(x, w, v))
+    weights = {name: 0.5 * np.eye(64, dtype=np.float32) for name in "wv"}
+    engine = build_network(net, weights, format=weight_format(word))
+    assert inside or any("keys or values are a weight" in line for line in engine.log), engine.log
+    rows = np.random.default_rng(1).random((2, 3, 64), np.float32)
+    raised = np.exp(0.5 * rows)
+    want = 0.5 * raised / raised.sum(-1, keepdims=True)
+    np.testing.assert_allclose(engine.run({"x": rows})["y"], want, rtol=0.03)
 
 
 def test_weights_read_otherwise_stay() -> None:
