@@ -1,4 +1,5 @@
-// Runs steps of a plan in one parallel region: every worker goes through the same kernels, with a barrier after each.
+// Runs steps of a plan in one parallel region: every worker goes through the steps of all together, with a barrier after each, and
+// through those that are its own, with one barrier behind them all.
 #pragma once
 
 #include <atomic>
