@@ -183,8 +183,14 @@ class Finder {
     std::int64_t handed = 0, weights = 0;
     for (std::size_t i = 0; i < in.size(); ++i) {
       const std::int64_t bytes = bytes_of(view(in[i]));
-      if (!has(candidate(index).operands, i)) weights += bytes;
-      else if (written_from(first, in[i]) && bytes > cache_ && (part.each == 1 || bytes / part.images * part.each <= cache)) handed += bytes;
+      if (!has(candidate(index).operands, i)) {
+        weights += bytes;
+      } else if (written_from(first, in[i]) && bytes > cache_) {
+        // An image that is too large for one worker's caches may fit into those of all.
+        const std::int64_t image = bytes / part.images;
+        const bool least = part.each == 1 && (part.streams == 1 || image > cache_);
+        if (least || image * part.each <= cache) handed += bytes;
+      }
     }
     const std::int64_t rows = part.each * rows_of(view(call(index).out[0]));
     const std::int64_t again = part.rounds() - (part.streams > 1 && rows < kFewRows ? 0 : 1), meetings = part.meetings() - 1;

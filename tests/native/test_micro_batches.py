@@ -126,12 +126,13 @@ def test_random_programs(seed: int) -> None:
             np.testing.assert_array_equal(found, drawn.wanted[name], err_msg=name)
 
 
-def sums(length: int) -> Program:
+def sums(length: int, rows: int = ROWS) -> Program:
     """Sums of x with itself, each call's result for the next one alone."""
     p = Program(symbol("N", 1))
-    y = p.input("x", SHAPE)
+    shape: list[Any] = ["N", rows, COLUMNS]
+    y = p.input("x", shape)
     for i in range(length):
-        y = p.binary("add", y, y, SHAPE, f"sum.{i}")
+        y = p.binary("add", y, y, shape, f"sum.{i}")
     p.output("y", y)
     return p
 
@@ -155,6 +156,15 @@ def test_each_worker_has_memory_for_its_own_images(threads: int, left_over: int)
     np.testing.assert_array_equal(session.run({"x": x})["y"], 32 * x)
     zones = (3 + 2 * threads) * _native.RED_ZONE
     assert session.planned({"N": batch})["buffers"] == 2 * (batch + 8 * threads) * IMAGE * 4 + zones
+
+
+def test_an_image_that_is_too_large_for_one_worker_is_shared() -> None:
+    """Of 3 MiB: two workers have caches for it, one alone has not."""
+    rows = 12 * ROWS
+    session = session_of(sums(5, rows), threads=2)
+    x = numbers(4, rows, COLUMNS)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], 32 * x)
+    assert session.planned({"N": 4})["buffers"] == 2 * (4 + 1) * 12 * IMAGE * 4 + 5 * _native.RED_ZONE
 
 
 def rows() -> Program:
