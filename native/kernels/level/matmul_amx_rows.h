@@ -77,18 +77,44 @@ INGOT_INLINE void add_words(const std::byte* w, std::int64_t w_apart, const floa
   INGOT_UNROLL for (int c = 0; c < C; ++c) (add(std::integral_constant<int, N>(), c), ...);
 }
 
+/// Where the block's sums lie: of a row and a vector of outputs, two to a panel.
+INGOT_INLINE float* sum_at(const BlockProduct& p, int r, int c) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; }
+
+template <int R, int C>
+INGOT_INLINE void load_sums(const BlockProduct& p, Vec (&sums)[R][C]) {
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = p.first ? zero() : load(sum_at(p, r, c));
+  }
+}
+
+template <int R, int C>
+INGOT_INLINE void store_sums(const BlockProduct& p, const Vec (&sums)[R][C]) {
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sum_at(p, r, c), sums[r][c]);
+  }
+}
+
+/// Adds the sums of a group of k by its scales.
+template <int R, int C>
+INGOT_INLINE void add_group(const BlockProduct& p, const float* scales, const Vec (&of_group)[R][C], Vec (&sums)[R][C]) {
+  constexpr int kScalesAhead = 16;
+  INGOT_UNROLL for (int c = 0; c < C; ++c) {
+    const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
+    __builtin_prefetch(at + kScalesAhead * kPanel);
+    const Vec scale = load(at);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) sums[r][c] = fma(of_group[r][c], scale, sums[r][c]);
+  }
+}
+
 /// The block's sums for R rows and C vectors of outputs. A function of its own: within it denormals are zeros. Two panels are two
 /// streams from memory, which comes nearer to its speed than one.
 template <class Words, int R, int C>
 __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
-  constexpr int kStep = 32, kScalesAhead = 16;
+  constexpr int kStep = 32;
   const std::byte* w = p.w;
   const float* scales = p.scales;
-  const auto sum_at = [&](int r, int c) __attribute__((always_inline)) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; };
   Vec sums[R][C];
-  INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = p.first ? zero() : load(sum_at(r, c));
-  }
+  load_sums(p, sums);
   const auto add_steps = [&](Vec (&to)[R][C], int k, int end) __attribute__((always_inline)) {
     while (k < end) {
       Vec parts[2][R][C];
@@ -111,30 +137,19 @@ __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
         INGOT_UNROLL for (int c = 0; c < C; ++c) of_group[r][c] = zero();
       }
       add_steps(of_group, k, k + p.group < p.k ? k + p.group : p.k);
-      INGOT_UNROLL for (int c = 0; c < C; ++c) {
-        const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
-        __builtin_prefetch(at + kScalesAhead * kPanel);
-        const Vec scale = load(at);
-        INGOT_UNROLL for (int r = 0; r < R; ++r) sums[r][c] = fma(of_group[r][c], scale, sums[r][c]);
-      }
+      add_group(p, scales, of_group, sums);
     }
   }
-  INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sum_at(r, c), sums[r][c]);
-  }
+  store_sums(p, sums);
 }
 
 /// As sum_rows of weights of 4 bits, for rows that lie as digits.
 template <int R, int C>
 __attribute__((noinline)) void sum_digits(const BlockProduct& p) {
-  constexpr int kScalesAhead = 16;
   const std::byte *w = p.w, *x = p.x;
   const float* scales = p.scales;
-  const auto sum_at = [&](int r, int c) __attribute__((always_inline)) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; };
   Vec sums[R][C];
-  INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = p.first ? zero() : load(sum_at(r, c));
-  }
+  load_sums(p, sums);
   Ints upper[R][C], middle[R][C], lower[R][C];
   const auto add_word = [&]() __attribute__((always_inline)) {
     INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kWordsAhead + c / 2 * p.w_apart + c % 2 * 64);
@@ -173,16 +188,9 @@ __attribute__((noinline)) void sum_digits(const BlockProduct& p) {
           of_group[r][c] = fma(to_float(shift_left<8>(shift_left<8>(upper[r][c]) + middle[r][c]) + lower[r][c]), unit, of_group[r][c]);
       }
     }
-    INGOT_UNROLL for (int c = 0; c < C; ++c) {
-      const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
-      __builtin_prefetch(at + kScalesAhead * kPanel);
-      const Vec scale = load(at);
-      INGOT_UNROLL for (int r = 0; r < R; ++r) sums[r][c] = fma(of_group[r][c], scale, sums[r][c]);
-    }
+    add_group(p, scales, of_group, sums);
   }
-  INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sum_at(r, c), sums[r][c]);
-  }
+  store_sums(p, sums);
 }
 
 template <class Words>
@@ -239,11 +247,10 @@ template <int R, int C>
 __attribute__((noinline)) void sum_quads(const BlockProduct& p) {
   constexpr int kAhead = 8192 / C;
   const std::byte *w = p.w, *x = p.x;
-  const auto sum_at = [&](int r, int c) __attribute__((always_inline)) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; };
   Ints sums[R][C];
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
     const Ints start = broadcast_int(*(const std::int32_t*)(x + r * kXStride + kRowSum));
-    INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = p.first ? start : bits(load(sum_at(r, c))) + start;
+    INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = p.first ? start : bits(load(sum_at(p, r, c))) + start;
   }
   for (int k = 0; k < p.k; k += 4, w += kPackedBytes, x += 4) {
     INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kAhead + c / 2 * p.w_apart + c % 2 * 64);
@@ -253,7 +260,7 @@ __attribute__((noinline)) void sum_quads(const BlockProduct& p) {
     }
   }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sum_at(r, c), p.last ? to_float(sums[r][c]) : from_bits(sums[r][c]));
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sum_at(p, r, c), p.last ? to_float(sums[r][c]) : from_bits(sums[r][c]));
   }
 }
 
