@@ -99,6 +99,10 @@ def mish(x: Array) -> Array:
     return x * (n * (n + 2) / (n * (n + 2) + 2))
 
 
+def gelu(x: Array) -> Array:
+    return 0.5 * x * np.vectorize(math.erfc, otypes=[float])(-x * math.sqrt(0.5))
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_activations_that_are_written_out() -> None:
     """They are found in either order of their operands."""
@@ -107,11 +111,14 @@ def test_activations_that_are_written_out() -> None:
     turned = changed(changed(MISH, 9, ["mul", "float32", 8, 0]), 6, ["mul", "float32", 5, 3])
     for steps in (MISH, turned):
         assert ulps(compute(steps, [9], [x], [("float32", x.shape)])[0], mish(x.astype(np.float64))) <= 4.5
-    apart = compute([*GELU[:8], ["neg", "float32", 2], ["neg", "float32", 8], ["mul", "float32", 9, 7]], [10], [x],
-                    [("float32", x.shape)])[0]  # fmt: skip
+    x = x[x != -math.inf]  # there the formula has infinity times zero, and the step has its limit
+    last_places = np.spacing(np.maximum(np.abs(x), np.float32(2.0**-126)))
     turned = changed(changed(GELU, 8, ["mul", "float32", 7, 2]), 2, ["mul", "float32", 0, 1])
     for steps in (GELU, turned):
-        assert np.array_equal(compute(steps, [8], [x], [("float32", x.shape)])[0], apart, equal_nan=True)
+        found = compute(steps, [8], [x], [("float32", x.shape)])[0]
+        finite = np.isfinite(x)
+        assert np.array_equal(found[~finite], gelu(x[~finite]), equal_nan=True)
+        assert np.max(np.abs(found[finite] - gelu(x[finite].astype(np.float64))) / last_places[finite]) <= 2.0  # of x
 
 
 @pytest.mark.parametrize(("at", "step"), [

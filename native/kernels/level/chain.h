@@ -251,15 +251,20 @@ INGOT_INLINE void round_rows(Vec (&v)[R][C]) {
 /// Steps that take long anyway.
 template <int R, int C>
 __attribute__((noinline)) void slow_step(Step step, Vec (&v)[R][C]) {
-  if (step == Step::round_bfloat16) return round_rows<bfloat16>(v);
-  if (step == Step::round_float16) return round_rows<float16>(v);
-  for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c)
-      v[r][c] = step == Step::silu   ? silu(v[r][c])
-                : step == Step::mish ? mish(v[r][c])
-                : step == Step::gelu ? gelu(v[r][c])
-                : step == Step::tanh ? tanh(v[r][c])
-                                     : sigmoid(v[r][c]);
+  const auto each = [&](auto of) __attribute__((always_inline)) {
+    for (int r = 0; r < R; ++r) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = of(v[r][c]);
+    }
+  };
+  switch (step) {
+    case Step::round_bfloat16: return round_rows<bfloat16>(v);
+    case Step::round_float16: return round_rows<float16>(v);
+    case Step::silu: return each([](Vec x) { return silu(x); });
+    case Step::mish: return each([](Vec x) { return mish(x); });
+    case Step::gelu: return each([](Vec x) { return gelu(x); });
+    case Step::tanh: return each([](Vec x) { return tanh(x); });
+    default: return each([](Vec x) { return sigmoid(x); });
+  }
 }
 
 /// R rows by C vectors; C is 1 when there are fewer than 16 lanes.
