@@ -1,7 +1,8 @@
-"""Triton's interpreter in the place of a GPU, where there is none."""
+"""Triton's interpreter and torch's CPU in the place of a GPU, where there is none."""
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,3 +21,16 @@ def scalars_of_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
             scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
         monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+@pytest.fixture
+def cuda_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device cuda is torch's CPU where there is no GPU."""
+    torch: Any = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        return
+    devices: Any = pytest.importorskip("ingot.backends.cuda.devices")
+    executor: Any = pytest.importorskip("ingot.backends.cuda.executor")
+    monkeypatch.setattr(devices, "resolve", lambda name: "0")
+    monkeypatch.setattr(devices, "available", lambda name: None)
+    monkeypatch.setattr(executor, "open_session", partial(executor.open_on, torch, torch.device("cpu")))

@@ -17,25 +17,15 @@ from ingot.backends.device import Choice
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 
-from ingot.backends.cuda import devices, kernel_calls, launch  # noqa: E402
-from ingot.backends.cuda import executor as cuda  # noqa: E402
+from ingot.backends.cuda import kernel_calls, launch  # noqa: E402
 from ingot.backends.cuda.devices import require_float8  # noqa: E402
 from ingot.backends.cuda.operands import Rows  # noqa: E402
 from ingot.backends.cuda.program import Attention, Experts, Product, Single, written_over  # noqa: E402
 from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("cuda_here")
 GPU = torch.cuda.is_available()
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Device cuda is torch's CPU where there is no GPU."""
-    if not GPU:
-        monkeypatch.setattr(devices, "resolve", lambda name: "0")
-        monkeypatch.setattr(devices, "available", lambda name: None)
-        monkeypatch.setattr(cuda, "open_session", lambda opening: cuda.open_on(torch, torch.device("cpu"), opening))
-
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,

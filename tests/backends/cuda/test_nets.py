@@ -20,24 +20,16 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingo
 
 from torch import nn  # noqa: E402
 
-from ingot.backends.cuda import chains, devices, net_kernels, step_text  # noqa: E402
-from ingot.backends.cuda import executor as cuda  # noqa: E402
+from ingot.backends.cuda import chains, net_kernels, step_text  # noqa: E402
 from ingot.ops.conversion import Quantize, QuantizeRows  # noqa: E402
 from ingot.ops.spatial import Conv  # noqa: E402
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-# The interpreter computes what masked elements hold too.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Device cuda is torch's CPU where there is no GPU."""
-    if not GPU:
-        monkeypatch.setattr(devices, "resolve", lambda name: "0")
-        monkeypatch.setattr(devices, "available", lambda name: None)
-        monkeypatch.setattr(cuda, "open_session", lambda opening: cuda.open_on(torch, torch.device("cpu"), opening))
+pytestmark = [
+    pytest.mark.usefixtures("cuda_here"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # the interpreter computes masked elements too
+]
 
 
 def computed(builder: ExprBuilder, operands: list[Any], shape: tuple[int, ...], dtype: Any = None) -> tuple[Any, Any]:
