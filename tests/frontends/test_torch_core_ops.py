@@ -6,7 +6,8 @@ import torch
 
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
-from ingot.frontends.torch_export.importer import NUMBERS, has_plain_form
+from ingot.frontends.torch_export.importer import NUMBERS
+from ingot.frontends.torch_export.plain_forms import has_plain_form
 
 BACKWARD = "a gradient: engines are not trained"
 MEMORY = "it reads how a tensor lies in torch's memory, which an engine does not have"

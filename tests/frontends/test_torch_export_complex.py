@@ -15,7 +15,7 @@ import ingot
 from ingot.errors import UnsupportedError
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE
 from ingot.frontends.torch_export.export import export
-from ingot.frontends.torch_export.importer import in_place
+from ingot.frontends.torch_export.plain_forms import in_place
 
 Function = Callable[..., Any]
 ops = torch.ops.aten

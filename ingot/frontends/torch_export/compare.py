@@ -22,7 +22,8 @@ from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.export import Exported, quiet, tensor_leaves, torch_package
 from ingot.frontends.torch_export.graph import CHECKS, Body, Graph, GraphNode, Ref, Setting, SizeRef, refs
-from ingot.frontends.torch_export.importer import NUMBERS, Source, in_pairs, in_place
+from ingot.frontends.torch_export.importer import NUMBERS, Source, in_pairs
+from ingot.frontends.torch_export.plain_forms import in_place
 from ingot.frontends.torch_export.program import Program
 from ingot.nn.parameter import as_array
 from ingot.passes.widen import NARROW

@@ -17,16 +17,16 @@ from ingot.frontends.recording import Done, Faults, Imported, Recorder, Renamed,
 from ingot.frontends.table import NO_SUCH_OP, carried_out
 from ingot.frontends.torch_export import branches, eight_bits, higher_order
 from ingot.frontends.torch_export.agreement import agreeing
-from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
+from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Unsupported, call, entry_for
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.complex import PARTS
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
-from ingot.frontends.torch_export.conditions import Range
 from ingot.frontends.torch_export.graph import CHECKS, Body, Graph, GraphNode, Opaque, Ref, SizeRef, refs
 from ingot.frontends.torch_export.memory import Memory, shares
+from ingot.frontends.torch_export.plain_forms import in_place
 from ingot.frontends.torch_export.program import Program
 from ingot.frontends.torch_export.reals import Real
-from ingot.frontends.torch_export.symbols import Unwritten
+from ingot.frontends.torch_export.symbol_dims import SymbolDims, same_sizes
 from ingot.frontends.torch_export.ways_out import way_out
 from ingot.frontends.widened import Widened, widened
 from ingot.ir import F, Network, Spec, Value
@@ -65,16 +65,16 @@ def build_network(
         UnsupportedError: ops that ingot has no counterpart for, all at once, with the user's lines.
         CheckpointError: a program that contradicts itself or its weights.
     """
-    return _Importer(program, source, name, dict(dim_names or {})).run(done)
+    return _Importer(program, source, name, dim_names or {}).run(done)
 
 
 class _Importer:
-    def __init__(self, program: Program, source: Source, name: str, dim_names: dict[str, Dimension]) -> None:
+    def __init__(self, program: Program, source: Source, name: str, dim_names: Mapping[str, Dimension]) -> None:
         self.program, self.source, self.name = program, source, name
         self.graph: Graph = program.graph  # the one whose nodes are being imported
         self.network = Recorder("main")
         self.values: dict[str, Any] = {}  # Values of tensors, Dimensions (or truths) of sizes
-        self.dims = dim_names
+        self.sizes = SymbolDims(name, program.ranges, dim_names)
         self.faults = Faults("change the line as the reason says, or compute it outside of the module")
         self.notes: list[str] = []
         self.placeholders: dict[str, str] = {}
@@ -144,7 +144,7 @@ class _Importer:
             self._define(placeholder, _of_type(value, stated.dtype))
             if is_narrow(stated.dtype):
                 self.notes.append(f"input {name} is {stated.dtype.name}, taken as its bits in {value.dtype.name}")
-        self._check_symbols()
+        self.sizes.check_inputs(self.network.inputs)
         read = {name for node in graph.nodes for name in refs(a.value for a in node.arguments)} | {*refs(graph.outputs)}
         for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
             if spec.kind in ("parameter", "buffer", "constant") and argument.name in read:
@@ -163,49 +163,12 @@ class _Importer:
         good = len(found) == len(plain) and len(set(found)) == len(found) and all(n.isidentifier() for n in found)
         return found if good else plain
 
-    def _dimension(self, size: Dimension) -> Dimension:
-        """A size of the file with its symbols as dims of the network."""
-        if not isinstance(size, Expr):
-            return size
-        for symbol, d in size.dims().items():
-            if symbol not in self.dims and isinstance(d, Unwritten):
-                raise d.why
-            if symbol not in self.dims:
-                self.dims[symbol] = self._dim(symbol, f"dim_{len(self.dims)}")
-        return dims.substitute(size, self.dims)
-
-    def _standing_in(self, size: Any) -> Dimension:
-        unsaid = {name: Dim("unsaid") for name, d in dims.dims_of((size,)).items() if isinstance(d, Unwritten)}
-        return self._dimension(dims.substitute(size, unsaid))
-
-    def _dim(self, symbol: str, name: str) -> Dim:
-        """torch assumes 2 or more of every symbol while it exports, and means any size unless told otherwise."""
-        bounds = self.program.ranges.get(symbol, Range(None, None))
-        low = 0 if bounds.low is None or bounds.low <= 2 else bounds.low
-        high = bounds.high if bounds.high is None or bounds.high < dims.MAX_VALUE else None
-        try:
-            return Dim(name, low, None, high)
-        except DimError as e:
-            raise self.error(f"the range of the symbol {symbol[:40]}: {e}") from None
-
-    def _check_symbols(self) -> None:
-        """Some input has to have every dim, or a multiple of it, as a size: a run knows only those."""
-        given = {found.dim.name for v in self.network.inputs for d in v.shape if (found := dims.affine(d))}
-        for value in self.network.inputs:
-            for d in value.shape:
-                if isinstance(d, Expr) and (missing := sorted(d.dims().keys() - given)):
-                    raise UnsupportedError(
-                        f"{self.name}: input {value.name} has the size {d}, and no input has the size "
-                        f"{', '.join(missing)} or a multiple of it, so that a run cannot know it; export with plain "
-                        "dynamic sizes"
-                    )
-
     def _checks(self) -> None:
         """What a run checks of sizes: that forward goes as it did for the example."""
         self.network.where, self.network.line = "", None
-        self.notes += branches.words(self.program.narrowed, self._dimension)
+        self.notes += branches.words(self.program.narrowed, self.sizes.size)
         for branch in self.program.branches:
-            shown = branch.of(self._dimension)
+            shown = branch.of(self.sizes.size)
             if (sides := branches.as_integers(shown)) is None or branches.certain(shown, dims.bounds):
                 continue
             difference = dims.add(sides[0], dims.mul(sides[1], -1))
@@ -311,7 +274,7 @@ class _Importer:
             return
         size = as_size(x)
         if isinstance(symbol, Dim):
-            self.dims.setdefault(symbol.name, size)
+            self.sizes.bind(symbol, size)
         self.values[output.name] = size
 
     def _resolved(self, value: Any) -> Any:
@@ -353,7 +316,7 @@ class _Importer:
 
     def _settled(self, node: GraphNode, name: str, value: AnyValue) -> Any:
         """A result of the shape that the file says, which the run checks where it depends on data."""
-        self._learn(name, value)
+        self.sizes.learn(self.graph.tensors[name].sizes, value.shape)
         stated = self._stated(name)
         if isinstance(value, Value) and value.spec != stated:
             if any(d.unbacked for d in dims.dims_of((*value.shape, *stated.shape)).values()):
@@ -378,26 +341,14 @@ class _Importer:
 
     def _check_meta(self, name: str, value: AnyValue) -> None:
         """The file's own word about a result. A difference is a fault of the file, or of our table."""
-        self._learn(name, value)
+        self.sizes.learn(self.graph.tensors[name].sizes, value.shape)
         stated = self._stated(name)
-        sizes = stated.shape
-        if value.dtype is not stated.dtype or len(sizes) != len(value.shape) or not all(map(_same, sizes, value.shape)):
+        if value.dtype is not stated.dtype or not same_sizes(stated.shape, value.shape):
             raise Unsupported(f"it makes {value.spec} of its operands, and the file says {stated}")
-
-    def _learn(self, name: str, value: AnyValue) -> None:
-        """A symbol that the file has for a size of a result that only the data shows is the dim that our op binds, or
-        what it computes of several. So is what the file says of a size in no whole numbers.
-        """
-        stated = self.graph.tensors[name].sizes
-        if len(stated) == len(value.shape):
-            for size, found in zip(stated, value.shape, strict=True):
-                unsaid = isinstance(size, Unwritten) or isinstance(found, Expr) and _unbacked(found)
-                if isinstance(size, Dim) and unsaid:
-                    self.dims.setdefault(size.name, found)
 
     def _stated(self, name: str, stands_in: bool = False) -> Spec:
         """What the file says about a tensor, for one that `stands_in` for a fault with any dim for sizes unsaid."""
-        meta, size = self.graph.tensors[name], self._standing_in if stands_in else self._dimension
+        meta, size = self.graph.tensors[name], self.sizes.standing_in if stands_in else self.sizes.size
         try:
             return Spec(tuple(map(size, meta.sizes)), meta.dtype)
         except OpError as e:
@@ -412,7 +363,7 @@ class _Importer:
                 stand_in = Value(self.network, f"unknown.{result.name}", _in_pairs(stated), "input")
                 self._define(result.name, _of_type(stand_in, stated.dtype))
             elif type(result) is SizeRef and result.name:
-                self.values[result.name] = self._standing_in(self.graph.sizes.get(result.name, 1))
+                self.values[result.name] = self.sizes.standing_in(self.graph.sizes.get(result.name, 1))
 
     def _change(self, node: GraphNode, name: str, result: Any) -> None:
         """Changes a tensor in place; the node's result is another name of it."""
@@ -554,10 +505,6 @@ def _several(found: Any) -> tuple[Any, ...]:
     return found if type(found) is tuple else (found,)
 
 
-def _unbacked(size: Expr) -> bool:
-    return all(d.unbacked for d in size.dims().values())
-
-
 def _in_pairs(spec: Spec) -> Spec:
     part = PARTS.get(spec.dtype)
     return carried_spec(spec) if part is None else Spec((*spec.shape, 2), part)
@@ -570,59 +517,3 @@ _STATELESS = (
 
 
 _OUTSIDE = "it changes a tensor from outside in place inside of a branch, a loop or a block: clone it first"
-
-
-def in_place(op: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The plain op of `aten.add_.Tensor` or of `aten.add.out`, and its arguments; None for an op of another kind."""
-    given = {name: value for name, value in arguments.items() if name != "out"}
-    for plain in _plain_forms(op):
-        entry = TABLE.get(plain) or COMPLEX_TABLE[plain]
-        if len(given) == len(arguments) or _fits(entry, given):
-            return plain, given
-    return None
-
-
-def has_plain_form(op: str) -> bool:
-    """Whether an op in place, or with `out`, is one of the table otherwise."""
-    return bool(_plain_forms(op))
-
-
-def _plain_forms(op: str) -> list[str]:
-    """The ops of the table that an op in place, or with `out`, may be."""
-    parts = op.split(".")
-    if len(parts) != 3:
-        return []
-    space, name, overload = parts
-    if overload.endswith("out"):
-        return [o for o in dict.fromkeys((*TABLE, *COMPLEX_TABLE)) if o.startswith(f"{space}.{name}.")]
-    if not name.endswith("_") or name.endswith("__"):
-        return []
-    other = {("floor_divide_", "Tensor"): "default", ("transpose_", "default"): "int"}
-    overload = other.get((name, overload), overload)
-    plain = f"{space}.{name[:-1]}.{overload}"
-    return [plain] if plain in TABLE or plain in COMPLEX_TABLE else []
-
-
-def _fits(entry: Entry, given: Mapping[str, Any]) -> bool:
-    return given.keys() <= entry.kinds.keys() and all(name in given for name in entry.required)
-
-
-_SAMPLES = (7, 64, 131, 1000, 4096)  # for sizes that are equal but written in two ways
-
-
-def _same(stated: Dimension, found: Dimension) -> bool:
-    """Whether two sizes are equal, as far as a few values of their dims show."""
-    if isinstance(stated, int) and isinstance(found, int):
-        return stated == found
-    if stated == found:
-        return True
-    names = sorted(dims.dims_of((stated, found)))
-    for i in range(len(_SAMPLES)):
-        values = {name: _SAMPLES[(i + k) % len(_SAMPLES)] for k, name in enumerate(names)}
-        try:
-            a, b = (d if isinstance(d, int) else d.evaluate(values) for d in (stated, found))
-        except DimError:
-            return False
-        if a != b:
-            return False
-    return True

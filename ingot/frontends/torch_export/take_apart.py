@@ -9,7 +9,8 @@ from typing import Any
 from ingot.frontends.torch_export import higher_order
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
-from ingot.frontends.torch_export.importer import NUMBERS, has_plain_form
+from ingot.frontends.torch_export.importer import NUMBERS
+from ingot.frontends.torch_export.plain_forms import has_plain_form
 
 ROUNDS = 8  # torch's rules make ops that are taken apart again
 MAX_ALONE = 12  # ops that are tried one by one, where some cannot be taken apart
