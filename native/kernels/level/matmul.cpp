@@ -21,8 +21,7 @@ constexpr int kRows = 6, kVecRegisters = 2, kAccumulatorRegisters = 12, kTwoPane
 #else
 constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kTwoPanelsRows = 0, kFewRows = 0;
 #endif
-// What is read once is fetched so long before: bytes of weights, and groups of their scales.
-constexpr int kAhead = 4096, kScalesAhead = 16;
+constexpr int kAhead = 4096;  // bytes: weights that are read once are fetched so long before
 
 /// Where the weights go on after this block, fetched while it is computed.
 struct Ahead {

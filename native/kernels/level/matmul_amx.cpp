@@ -79,7 +79,6 @@ INGOT_INLINE void two_tiles(const std::byte* x, const std::byte* w, const std::b
 /// scale.
 template <int Count>
 INGOT_INLINE void tiles_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* tail, int steps, int rows, float* to) {
-  constexpr int kScalesAhead = 16;  // groups
   constexpr int kBytes = kPanel * 4;
   alignas(64) float sums[2][Count * 16 * kPanel];  // in turn, so that a group's need not wait until those before are read
   const float* scales = p.scales;

@@ -18,7 +18,7 @@ constexpr int kNibbleRows = 4;
 /// The sums of R rows and C vectors of outputs, two a panel, over a block of words.
 template <int R, int C>
 __attribute__((noinline)) void sum_nibbles(const BlockProduct& p) {
-  constexpr int kAhead = 8192 / C, kScalesAhead = 16;
+  constexpr int kAhead = 8192 / C;
   const std::byte *w = p.w, *x = p.x, *starts = p.x + kRowSum;
   const float* scales = p.scales;
   bool first = p.first;
@@ -39,11 +39,9 @@ __attribute__((noinline)) void sum_nibbles(const BlockProduct& p) {
       }
     }
     INGOT_UNROLL for (int c = 0; c < C; ++c) {
-      const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
-      __builtin_prefetch(at + kScalesAhead * kPanel);
-      const Vec scale = load(at);
+      const Vec scale = load_scale(p, scales, c);
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
-        float* const sum = p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes;
+        float* const sum = sum_at(p, r, c);
         store(sum, fma(to_float(sums[r][c]), scale, first ? zero() : load(sum)));
       }
     }

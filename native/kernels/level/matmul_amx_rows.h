@@ -77,9 +77,6 @@ INGOT_INLINE void add_words(const std::byte* w, std::int64_t w_apart, const floa
   INGOT_UNROLL for (int c = 0; c < C; ++c) (add(std::integral_constant<int, N>(), c), ...);
 }
 
-/// Where the block's sums lie: of a row and a vector of outputs, two to a panel.
-INGOT_INLINE float* sum_at(const BlockProduct& p, int r, int c) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; }
-
 template <int R, int C>
 INGOT_INLINE void load_sums(const BlockProduct& p, Vec (&sums)[R][C]) {
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -97,11 +94,8 @@ INGOT_INLINE void store_sums(const BlockProduct& p, const Vec (&sums)[R][C]) {
 /// Adds the sums of a group of k by its scales.
 template <int R, int C>
 INGOT_INLINE void add_group(const BlockProduct& p, const float* scales, const Vec (&of_group)[R][C], Vec (&sums)[R][C]) {
-  constexpr int kScalesAhead = 16;
   INGOT_UNROLL for (int c = 0; c < C; ++c) {
-    const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
-    __builtin_prefetch(at + kScalesAhead * kPanel);
-    const Vec scale = load(at);
+    const Vec scale = load_scale(p, scales, c);
     INGOT_UNROLL for (int r = 0; r < R; ++r) sums[r][c] = fma(of_group[r][c], scale, sums[r][c]);
   }
 }

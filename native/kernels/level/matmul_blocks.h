@@ -52,6 +52,18 @@ struct BlockProduct {
   const RowsEnd* end;       // at the last block of k: takes the sums, which are not stored then; or null
 };
 
+/// Where the block's sums lie: of a row and a vector of outputs, two to a panel.
+INGOT_INLINE float* sum_at(const BlockProduct& p, int r, int c) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; }
+
+constexpr int kScalesAhead = 16;  // groups: scales that are read once are fetched so long before
+
+/// A group's scales for a vector of outputs, two to a panel. `scales`: the group's for the first panel.
+INGOT_INLINE Vec load_scale(const BlockProduct& p, const float* scales, int c) {
+  const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
+  __builtin_prefetch(at + kScalesAhead * kPanel);
+  return load(at);
+}
+
 /// Values of k that a step takes at least: words of narrow weights are read whole, by one row as by many.
 template <class Kind>
 INGOT_INLINE std::int64_t step_of(const MatmulJob& job) {
