@@ -38,6 +38,7 @@ def test_two_processes_on_one_gpu() -> None:
     assert one == other and len(one["tokens"][0]) == 64
 
 
+@pytest.mark.whole_gpu
 def test_a_device_that_fails() -> None:
     """A typed error, in every run from then on; another process has the device."""
     found = said(started("failure"))
@@ -47,11 +48,13 @@ def test_a_device_that_fails() -> None:
     assert said(started("too_much"))
 
 
+@pytest.mark.whole_gpu
 def test_memory_that_somebody_takes_while_requests_run() -> None:
     found = said(started("memory"))
     assert found["short"][0] == "memory" and found["blocks"] == 0 and found["same"]
 
 
+@pytest.mark.whole_gpu
 def test_more_than_there_is() -> None:
     found = said(started("too_much"))
     assert found["cache"][0] == "memory" and "states" in found["cache"][1]
