@@ -39,7 +39,7 @@ from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.ops.external import external_ops
-from ingot.passes.calibrated import KEY, Plan
+from ingot.passes.calibrated import Plan
 from ingot.passes.kv_cache import stored_as
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
@@ -518,7 +518,7 @@ def build_network(
             if format.activations:
                 config["activations"] = format.activations
         if found is not None:
-            config = {**(config or {}), "weights": "int8", "activations": "int8", KEY: found.plan.json()}
+            config = {**(config or {}), **found.plan.config}
     with phases.phase("pack") as done:
         tensors = make_tensors(compiled.stored, sources, done)
     config = {**(config or {}), "report": report is not False}

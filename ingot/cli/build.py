@@ -184,6 +184,7 @@ def _calibrated(args: argparse.Namespace, path: str, words: dict[str, Any]) -> A
         keep=args.keep or (),
         smooth=args.smooth,
         kv=args.kv or "same",
+        device=args.device,
         report_file=args.report,
         tune=args.tune,
         tune_file=f"{path}.tune.json" if args.tune is not None else None,

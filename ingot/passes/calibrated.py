@@ -100,6 +100,11 @@ class Plan:
         """As an engine's config has it."""
         return {**self.facts, "layers": [choice.json() for choice in self.layers]}
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """What it adds to an engine's config."""
+        return {"weights": "int8", "activations": "int8", KEY: self.json()}
+
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Plan | None:
         """The plan of an engine's config; None where there is none. Raises EngineFileError for one that is no plan."""

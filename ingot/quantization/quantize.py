@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot._native import level
+from ingot.backends.device import Device, device_of
 from ingot.builder.build import Calibrated, Debug, Phases, Request, build_network, built, conclude
 from ingot.builder.layers import Stored, network_of
 from ingot.engine import self_test
@@ -30,6 +30,7 @@ from ingot.progress import Asked, log, told
 from ingot.quantization.data import Batches
 from ingot.quantization.mixed import left_float
 from ingot.quantization.observers import Means, Observer
+from ingot.quantization.places import word_of
 from ingot.quantization.ranges import check_method, range_of
 from ingot.quantization.report import Report, check_name, measured, write_accuracy
 from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run
@@ -47,6 +48,10 @@ SAMPLES = 32  # of the data, that errors are measured on
 FIRST, LAST = "first", "last"
 LARGE = 0.1  # error of the outputs, of which a build warns
 COMPARED = 0.5  # seconds for whole runs in int8 and in float, where no report of them is asked for
+ELSEWHERE = (
+    "whether it pays on {} is not timed, for that is not here; on an H100 the benchmarks' nets in int8 take 0.8 to 1.4 "
+    "times as long as in float16 (docs/devices.md). A build there with the device cuda times both"
+)
 BY_ROWS_LEAST = 0.8  # of the error with one scale for a tensor: rows with their own take a pass over them first
 
 
@@ -88,6 +93,7 @@ def quantize(
     tune_file: str | os.PathLike[str] | None = None,
     smooth: float | None = None,
     kv: str = SAME,
+    device: str | Device | None = None,
     report: bool = True,
     report_file: str | None = None,
     progress: Asked = None,
@@ -126,6 +132,8 @@ def quantize(
         smooth: of a language model, from 0 to 1: how far channels that are large in the rows of a product are made
             smaller there and larger in its weights. Default: what leaves the smallest error of each product.
         kv: of a language model, as for `ingot.build`.
+        device: where the engine's sessions run unless they are told otherwise, as for `ingot.build`. On a GPU that is
+            here int8 is timed beside float there, and not on the CPU.
         report: whether to compare the outputs with those in float32, as `ingot.build` does.
         report_file: where the quantisation report goes: .svg (a chart) or .json. Both engines are timed for it.
         progress, debug: as for `ingot.build`.
@@ -146,7 +154,7 @@ def quantize(
     words = {"method": method != "mse", "budget": budget is not None, "metric": metric is not None, "keep": bool(keep),
              "tune": tune is not None}  # fmt: skip
     smoothing = Smoothing(data, smooth, [word for word, given in words.items() if given])
-    calibration = Calibration(data, options, smooth is not None or kv != SAME)
+    calibration = Calibration(data, options, smooth is not None or kv != SAME, device_of(device))
     with told(progress) as tell:
         phases = Phases(tell)
         request = Request(
@@ -169,7 +177,7 @@ def quantize(
         conclude(engine)
         for remark in calibration.remarks:
             log.warning("%s", remark)
-    return engine
+    return engine if device is None else engine.on(calibration.device)
 
 
 def _check_smooth(smooth: Any) -> None:
@@ -265,8 +273,9 @@ def _check_kind(network: Network) -> None:
 class Calibration:
     """What makes the plan of a network when it is built."""
 
-    def __init__(self, data: Any, options: Options, of_llm: bool = False) -> None:
-        self.data, self.options = data, options
+    def __init__(self, data: Any, options: Options, of_llm: bool, device: Device) -> None:
+        self.data, self.options, self.device = data, options, device
+        self.timed = Device() if device.is_architecture else device  # where int8 is timed beside float
         self.of_llm = of_llm  # whether something was asked for that only a language model has
         self.float: Engine | None = None  # once there is a plan, the engine that it is compared with, and its inputs
         self.feeds: Feeds = {}
@@ -312,11 +321,13 @@ class Calibration:
 
             with phases.phase("tune") as done:
                 clock = Clock(self.options.tune, done)
-                self.tuning = tuned(key, search.engine(choices), search.float, self.feeds, names, make, clock)
+                self.tuning = tuned(
+                    key, search.engine(choices), search.float, self.feeds, names, make, clock, self.timed
+                )
             if file is not None:
                 self.tuning.write(file)
-        elif self.tuning.isa != level():
-            self.remarks.append(f"tune: {file} was measured at {self.tuning.isa}, and this machine has {level()}")
+        elif self.tuning.isa != (here := word_of(self.timed)):
+            self.remarks.append(f"tune: {file} was measured at {self.tuning.isa}, and this machine has {here}")
         return _in_float(choices, frozenset(self.tuning.floats))
 
     def report(self, engine: Engine, whole: bool) -> Report:
@@ -335,10 +346,12 @@ class Calibration:
             )
         doubted = self.options.tune is None and bool(int8)
         if whole or doubted:
-            speed = measured(engine, self.float, self.feeds, level(), math.inf if whole else COMPARED)
+            speed = measured(engine, self.float, self.feeds, self.timed, math.inf if whole else COMPARED)
             report = dataclasses.replace(report, speed=speed)
         if doubted:
             self.remarks += report.doubts
+        if int8 and self.device.is_architecture:
+            self.remarks.append(f"int8: {ELSEWHERE.format(self.device)}")
         return report
 
 

@@ -10,15 +10,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ingot.backends.device import DEFAULT, Device
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.passes.calibrated import Choice, Plan
 from ingot.quantization.chart import Bar, chart
+from ingot.quantization.places import placed, seconds_of, word_of
 from ingot.quantization.running import Feeds
-from ingot.quantization.tuning import GAIN, Tuning, by_layer, seconds_of
+from ingot.quantization.tuning import GAIN, Tuning, by_layer
 from ingot.written import write_whole
 
 LEAST, PAIRS = 3, 7  # runs of both engines in turn, after one of each
+UNTIL_CAPTURED = 2  # first runs on a GPU, which compile and are recorded
 KINDS = (".svg", ".json")
 
 
@@ -29,7 +32,7 @@ class Speed:
     float_ms: float
     int8_ms: float
     layers: tuple[tuple[str, float, float], ...]
-    isa: str
+    isa: str  # the level of instructions; of a GPU its name
 
     @property
     def ratio(self) -> float:
@@ -90,7 +93,7 @@ class Report:
         found = []
         if (speed := self.speed) is not None and speed.int8_ms > speed.float_ms * (1 - GAIN):
             found.append(f"int8: it does not pay on this machine ({speed.isa}): a run takes {speed.int8_ms:.3g} ms, "
-                         f"and {speed.float_ms:.3g} ms in float; tune keeps the faster type of each layer")  # fmt: skip
+                         f"and {speed.float_ms:.3g} ms in float; tune keeps the faster type")  # fmt: skip
         if self.slower:
             found.append(f"int8: no faster on this machine are {', '.join(self.slower)}")
         return found
@@ -161,18 +164,23 @@ def _beside(choice: Choice, times: tuple[float, float] | None) -> str:
     return error if times is None or not times[1] else f"{error}   {times[0]:.2f} → {times[1]:.2f} ms"
 
 
-def measured(engine: Engine, other: Engine, feeds: Feeds, isa: str, seconds: float = math.inf) -> Speed:
+def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, seconds: float = math.inf) -> Speed:
     """An engine in int8 beside one in float on the same inputs, in turn: PAIRS runs, or as many, at least LEAST, as
-    begin within so many seconds.
+    begin within so many seconds. By layer on the CPU alone: a GPU's kernels join what stands around a layer.
     """
-    sessions = {"float": other.session(), "int8": engine.session()}
+    sessions = {"float": other.session(device=device), "int8": engine.session(device=device)}
+    on_cpu, given = device.runtime.name == DEFAULT, placed(feeds, device)
+    for session in sessions.values():
+        for _ in range(0 if on_cpu else UNTIL_CAPTURED):
+            seconds_of(session, given)
     times: dict[str, list[float]] = {name: [] for name in sessions}
     begin = perf_counter()
     for number in range(1 + PAIRS):
         if number > LEAST and perf_counter() - begin > seconds:
             break
         for name, session in sessions.items():
-            times[name].append(seconds_of(session, feeds) * 1e3)
+            times[name].append(seconds_of(session, given) * 1e3)
     names = [choice.name for choice in Report.of(engine).plan.layers]
-    layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names))
-    return Speed(statistics.median(times["float"][1:]), statistics.median(times["int8"][1:]), layers, isa)
+    layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names)) if on_cpu else ()
+    one, two = (statistics.median(times[name][1:]) for name in sessions)
+    return Speed(one, two, layers, word_of(device))

@@ -52,7 +52,7 @@ class Made(NamedTuple):
 def made(network: Network, weights: Mapping[str, Array], plan: Plan | None = None) -> Made:
     """An engine of a network, with its layers as a plan says."""
     compiled = compile_network(network, plan=plan)
-    header = header_of("network", {}, network, compiled)
+    header = header_of("network", {} if plan is None else plan.config, network, compiled)
     tensors = make_tensors(compiled.stored, weights)
     return Made(compiled, Engine.from_memory(header, tensors, external_ops(network)))
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ingot._native import level
+from ingot.backends.device import DEFAULT, Device
 from ingot.engine.session import Engine, Session
 from ingot.errors import FileError
 from ingot.ir import Network
+from ingot.quantization.places import placed, seconds_of, word_of
 from ingot.quantization.running import Feeds
 from ingot.strict_json import JsonError, parse_object
 from ingot.version import __version__
@@ -38,7 +39,7 @@ class Tuning:
 
     Attributes:
         key: of the network, the sizes of its inputs and its layers that could be int8.
-        isa: the level of instructions that was measured with.
+        isa: the level of instructions that was measured with; on a GPU, its name.
         layers: (name, milliseconds in float, in int8) by layer, as far as both are known.
         floats: names of the layers that stay float.
         before_ms, after_ms: of a run with all layers in int8, and with these in float.
@@ -140,34 +141,36 @@ class Clock:
 
 def tuned(
     key: str, int8: Engine, plain: Engine, feeds: Feeds, layers: Sequence[str],
-    make: Callable[[frozenset[str]], Engine], clock: Clock,
+    make: Callable[[frozenset[str]], Engine], clock: Clock, device: Device,
 ) -> Tuning:  # fmt: skip
-    """Leaves layers float as long as that makes a whole run faster and there is time, the slowest in int8 first.
+    """Leaves layers float as long as that makes a whole run faster and there is time, the slowest in int8 first. On a
+    GPU, whose kernels join what one layer does with what stands around it, all layers or none.
 
     Args:
         int8, plain: the engine with all layers in int8, and in float.
         layers: the names of those in int8.
         make: an engine in which these are float.
     """
-    best = int8.session()
-    times = by_layer(plain.session(), best, feeds, layers)
+    best, given = int8.session(device=device), placed(feeds, device)
+    on_cpu = device.runtime.name == DEFAULT
+    times = by_layer(plain.session(), best, feeds, layers) if on_cpu else []
     slower = sorted((b - a, name) for name, a, b in times if b > a)[::-1]
     floats: frozenset[str] = frozenset()
-    before = after = _least(best, feeds)
+    before = after = _least(best, given)
     for more in ([name] for _, name in slower):
         if not clock.left():
             break
         other = make(floats | {*more}).session()
-        one, two = _both(best, other, feeds)
+        one, two = _both(best, other, given)
         if two < one * (1 - GAIN):
             floats, best, after = floats | {*more}, other, before * two / one * (after / before)
     if clock.left() and floats != {*layers}:  # what joins layers in int8 may cost more than all of them save
-        other = make(frozenset(layers)).session()
-        one, two = _both(best, other, feeds)
+        other = make(frozenset(layers)).session(device=device)
+        one, two = _both(best, other, given)
         if two < one * (1 - GAIN):
             floats, after = frozenset(layers), after * two / one
     named = [name for name in layers if name in floats]
-    return Tuning(key, level(), times, named, before * 1e3, after * 1e3)
+    return Tuning(key, word_of(device), times, named, before * 1e3, after * 1e3)
 
 
 def by_layer(plain: Session, int8: Session, feeds: Feeds, names: Sequence[str]) -> list[tuple[str, float, float]]:
@@ -189,7 +192,7 @@ def _by_place(calls: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def _both(one: Session, two: Session, feeds: Feeds) -> tuple[float, float]:
+def _both(one: Session, two: Session, feeds: Any) -> tuple[float, float]:
     """Seconds of a run of each at its best, in turn."""
     best = [math.inf, math.inf]
     for _ in range(ROUNDS):
@@ -197,12 +200,7 @@ def _both(one: Session, two: Session, feeds: Feeds) -> tuple[float, float]:
     return best[0], best[1]
 
 
-def _least(session: Session, feeds: Feeds) -> float:
+def _least(session: Session, feeds: Any) -> float:
     return min(seconds_of(session, feeds) for _ in range(RUNS))
 
 
-def seconds_of(session: Session, feeds: Feeds) -> float:
-    """Of one run."""
-    begin = perf_counter()
-    session.run(feeds)
-    return perf_counter() - begin

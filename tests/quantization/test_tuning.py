@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 
 import ingot
+from ingot.backends.device import Device
 from ingot.cli.main import main
 from ingot.engine.session import Engine
 from ingot.errors import FileError, UserError
 from ingot.passes.calibrated import Plan
-from ingot.quantization import report, tuning
+from ingot.quantization import places, report, tuning
 from tests.quantization.test_quantize import batches, net
 
 
@@ -34,11 +35,12 @@ class Pretended:
     def __init__(self, clock: Clockwork, layers: dict[str, float]) -> None:
         self.clock, self.layers = clock, layers
 
-    def session(self) -> Pretended:
+    def session(self, device: Any = None) -> Pretended:
         return self
 
-    def run(self, feeds: Any) -> None:
+    def run(self, feeds: Any) -> dict[str, Any]:
         self.clock.now += sum(self.layers.values()) / 1e3
+        return {}
 
     def profile(self, feeds: Any) -> list[dict[str, Any]]:
         return [{"where": name, "ns": ms * 1e6} for name, ms in self.layers.items()]
@@ -52,6 +54,7 @@ def _tuned(monkeypatch: pytest.MonkeyPatch, seconds: float, cost: Callable[[froz
     """What is tuned of four layers; `cost`: milliseconds that a choice takes beside its layers."""
     clock = Clockwork()
     monkeypatch.setattr(tuning, "perf_counter", clock)
+    monkeypatch.setattr(places, "perf_counter", clock)
 
     def make(floats: frozenset[str]) -> Engine:
         layers = {name: (FLOAT if name in floats else INT8)[name] for name in FLOAT}
@@ -59,7 +62,7 @@ def _tuned(monkeypatch: pytest.MonkeyPatch, seconds: float, cost: Callable[[froz
 
     plain = cast(Engine, Pretended(clock, FLOAT))
     bar = tuning.Clock(seconds, lambda done, total: None, begin=0.0)
-    return tuning.tuned("key", make(frozenset()), plain, {}, list(FLOAT), make, bar)
+    return tuning.tuned("key", make(frozenset()), plain, {}, list(FLOAT), make, bar, Device())
 
 
 def test_layers_stay_float_that_make_a_run_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +100,22 @@ def test_a_build_says_where_int8_does_not_pay(monkeypatch: pytest.MonkeyPatch) -
         said = [line for line in engine.log if line.startswith("int8: ") and "from float" not in line]
         assert len(said) == count and said[-1] == "int8: no faster on this machine are stem"
         assert count == 1 or "a run takes 1e+03 ms, and 1e+03 ms in float" in said[0]
+
+
+def test_on_another_device_all_layers_are_int8_or_none(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    plan = Plan.of(_built(tmp_path / "tune.json", device="torch:cpu").config)
+    found = json.loads((tmp_path / "tune.json").read_text())
+    assert plan is not None and found["isa"] == "torch:cpu" and not found["layers"]
+    able = [choice.name for choice in plan.layers if choice.why in ("", tuning.WHY)]
+    assert found["floats"] in ([], able)
+
+
+def test_a_build_for_a_gpu_elsewhere_says_that_nothing_is_timed_there() -> None:
+    network, weights = net()
+    engine = ingot.quantize(network, batches(), weights=weights, device="cuda:sm_90")
+    assert str(engine.device) == "cuda:sm_90"
+    assert [line for line in engine.log if "whether it pays on cuda:sm_90 is not timed" in line]
 
 
 def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -430,6 +431,21 @@ def test_calibrated_nets(name: str) -> None:
         (wanted,) = engine.run({"x": x[:batch].numpy()}).values()
         (found,) = session.run({"x": x[:batch].numpy()}).values()
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.skipif(not GPU, reason="no GPU is here")
+def test_a_build_for_a_gpu_times_int8_there(tmp_path: Path) -> None:
+    """Whole runs of both types on the GPU; tuned, all layers have the type that was faster."""
+    _, module, x = built("images")
+    told = tmp_path / "report.json"
+    words = {"dynamic": {"x": {0: "N"}}, "device": "cuda", "errors": False, "report": False}
+    engine = ingot.quantize(module, [x], (x,), report_file=str(told), **words)
+    speed, name = json.loads(told.read_text())["speed"], torch.cuda.get_device_name()
+    assert speed["isa"] == name and speed["layers"] == [] and str(engine.device) == "cuda:0"
+    assert speed["ratio"] > 1 or any("does not pay" in line and name in line for line in engine.log)
+    ingot.quantize(module, [x], (x,), tune=60.0, tune_file=tmp_path / "tune.json", **words)
+    found = json.loads((tmp_path / "tune.json").read_text())
+    assert found["isa"] == name and (not found["floats"] or found["after_ms"] < found["before_ms"])
 
 
 @pytest.mark.parametrize("name", ["images", "words"])
