@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.dims import Dim, affine
+from ingot.dims import Dim, affine, dims_of
 from ingot.dtypes import get
 from ingot.errors import DimError, IngotError, InputError, ValueFault
 from ingot.ir.network import Network, Node
@@ -26,6 +26,7 @@ Tap = Callable[[Node, tuple[Array, ...]], None]
 
 MAX_ROUNDS = 1 << 28  # of all loops of a run
 _rounds: ContextVar[Iterator[int] | None] = ContextVar("rounds", default=None)
+_outside: ContextVar[Mapping[str, int] | None] = ContextVar("outside", default=None)
 
 
 def interpret(network: Network, feeds: Mapping[str, Array], parameters: Mapping[str, Array] | None = None,
@@ -84,6 +85,21 @@ def rounds_together() -> Iterator[None]:
         _rounds.reset(token)
 
 
+@contextmanager
+def inside_of(sizes: Mapping[str, int]) -> Iterator[None]:
+    """Bodies that run inside take dims that none of their inputs shows, as the N of [min(240, N)], from these."""
+    token = _outside.set(sizes)
+    try:
+        yield
+    finally:
+        _outside.reset(token)
+
+
+def outside() -> Mapping[str, int]:
+    """The sizes of the network that a body runs in; none where nothing runs around."""
+    return _outside.get() or {}
+
+
 def count_round() -> None:
     """One more round of a loop. Raises ValueFault where the run has had too many."""
     rounds = _rounds.get()
@@ -95,7 +111,8 @@ def run_node(node: Node, operands: tuple[Array, ...], sizes: dict[str, int]) -> 
     """The node's results; checks them against its specs and puts the unbacked dims it binds into `sizes`."""
     op = node.op
     try:
-        results = (op if op.binds else op.evaluate(sizes)).reference(*operands)
+        with inside_of(sizes):
+            results = (op if op.binds else op.evaluate(sizes)).reference(*operands)
     except IngotError as e:
         raise type(e)(f"{node.describe()}: {e}") from None
     arrays: tuple[Array, ...] = results if isinstance(results, tuple) else (results,)
@@ -140,6 +157,8 @@ def bind(network: Network, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, i
         dim = network.dims[name]
         if size < dim.min or dim.max is not None and size > dim.max:
             raise InputError(f"{name} is {size}, outside its bounds: {dim.claims()}")
+    around = outside()
+    sizes |= {n: around[n] for v in network.inputs for n in dims_of(v.spec.shape) if n not in sizes and n in around}
     _check_shapes(network.inputs, shapes, sizes)
     return sizes
 

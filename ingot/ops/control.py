@@ -16,7 +16,7 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.errors import ValueFault
 from ingot.ir import Case, Network, Node, Op, Spec, Value, apply, interpret, op, require
-from ingot.ir.interpret import count_round
+from ingot.ir.interpret import count_round, outside
 from ingot.ops.binary import Add, Less
 from ingot.ops.common import PYTHON_STEPS, Array, boolean, f32, i32, nbytes
 from ingot.ops.elementwise import Neg
@@ -108,8 +108,9 @@ def _steps(network: Network, xs: tuple[Spec, ...]) -> int:
 
 def _stack(network: Network, xs: tuple[Any, ...], rounds: list[tuple[Any, ...]], first: int) -> list[tuple[Any, Any]]:
     """The results from `first` on, each with what the rounds gave of it and the spec of one."""
-    sizes = dims.values_of((d, n) for v, x in zip(network.inputs, xs, strict=True)
+    shown = dims.values_of((d, n) for v, x in zip(network.inputs, xs, strict=True)
                            for d, n in zip(v.spec.shape, x.shape, strict=True))  # fmt: skip
+    sizes = {**outside(), **shown}
     specs = [v.spec for v in network.outputs.values()]
     return [([kept[i] for kept in rounds], spec.like(shape=spec.evaluate(sizes)))
             for i, spec in enumerate(specs[first:])]  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.errors import IngotError, UserError, ValueFault
 from ingot.ir import Network, Node, Op, Spec, StateSpec, Value
-from ingot.ir.interpret import bind, learn
+from ingot.ir.interpret import bind, inside_of, learn
 from ingot.ops.common import Array
 
 WIDENED = ("uint16", "uint32")  # few devices compute with them, and int64 has all their numbers
@@ -92,7 +92,8 @@ def call(
     Raises ValueFault with what else torch or the reference says, but for a lack of memory and a device that fails.
     """
     try:
-        return _results(torch, node, op, operands, device, sizes)
+        with inside_of(sizes):
+            return _results(torch, node, op, operands, device, sizes)
     except IngotError:
         raise
     except (RuntimeError, ArithmeticError, LookupError, ValueError) as e:

@@ -205,6 +205,12 @@ NETS: dict[str, Net] = {
         lambda x, n: F.scan(lambda s, n: (s + n, s), [zero(x)], (), [n], length=F.shape(x, 0)),
         lambda x, n: (np.array(len(x) * n, np.int32), np.arange(len(x), dtype=np.int32) * n),
     ),
+    "sizes of parts that follow from one outside": Net(
+        lambda x, n: F.scan(lambda s, part: (s + part, s), [F.sum(x[:, :2], 0) * 0.0], [x[:, :2]]),
+        lambda x, n: (
+            x[:, :2].sum(0), np.stack([x[:i, :2].sum(0) for i in range(len(x))]) if len(x) else x[:, :2],
+        ),
+    ),
     "sizes that a body finds": Net(
         lambda x, n: F.scan(
             lambda c, row: (c + F.cast(F.sum(F.nonzero(F.gt(row, 0.0)), 1)[0], "int32"), row), [zero(x)], [x]
