@@ -414,13 +414,14 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
 struct Quads {
   typedef std::int8_t Source;
   typedef std::int8_t Packed;
-  typedef Ints Values;
-  static constexpr Blocking blocking = kQuadBlocking;
-  static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
+  typedef Quads16 Values;
+  static constexpr Blocking blocking = kRowSums ? kQuadBlocking : kPairBlocking;  // widened values take as much as bfloat16
+  static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4, x_bytes = kRowSums ? 4 : 8;
   static constexpr bool integers = true, sums_of_groups = false, row_sums = kRowSums, pads_rows = false, ends_rows = true, scales_sums = false;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = 0;
-  INGOT_INLINE void finish_row(const MatmulJob&, std::byte* row, int depth) { store_row_sum(row, depth); }
   INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  INGOT_INLINE void finish_row(const MatmulJob&, std::byte* row, int depth) { store_row_sum(row, depth); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -428,6 +429,27 @@ struct Quads {
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(dot4(bits(a[r][c]), b[c], v));
     }
   }
+#else
+  INGOT_INLINE void finish_row(const MatmulJob&, std::byte* row, int depth) { widen_row(row, depth); }
+  template <int R, int C>
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
+    Ints sums[R][C];
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = bits(a[r][c]);
+    }
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) add_dot2(sums[r][c], b[c].even, v);
+    }
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride + 4));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) add_dot2(sums[r][c], b[c].odd, v);
+    }
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(sums[r][c]);
+    }
+  }
+#endif
   INGOT_INLINE void multiply(const BlockProduct& p) {
     multiply_rows<Quads, AsRead<Quads, false>>(p, std::make_integer_sequence<int, kRows>());
   }

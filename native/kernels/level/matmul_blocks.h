@@ -97,7 +97,7 @@ void pack_block(const MatmulJob& job, std::int64_t first_row, std::int64_t rows,
   if (Kind::pads_rows)
     for (std::int64_t r = rows; r < padded_rows; ++r)
       __builtin_memset(packed + r * kXStride, 0, depth * (int)sizeof(Packed) + over);
-  if constexpr (Kind::row_sums)
+  if constexpr (requires { &Kind::finish_row; })
     for (std::int64_t r = 0; r < rows; ++r) Kind::finish_row(job, packed + r * kXStride, depth);
 }
 

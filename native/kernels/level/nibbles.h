@@ -46,7 +46,9 @@ INGOT_INLINE void add_bytes(Ints& sum, Ints w, Ints x) {
 #elif defined(__AVX2__)
   sum = sum + Ints{dots_of_bytes(w.a, x.a), dots_of_bytes(w.b, x.b)};
 #else
-  sum = dot4(sum, w, x);
+  const Quads16 wide = widened(w), by = widened(x);
+  add_dot2(sum, wide.even, by.even);
+  add_dot2(sum, wide.odd, by.odd);
 #endif
 }
 

@@ -2,7 +2,7 @@
 //
 // The instructions of VNNI take one operand without a sign. That is the weights with 128 added, which is an exclusive or, so
 // 128 times the sum of x is too much: a packed row carries -128 times its sum (kRowSum). Elsewhere both operands are widened
-// to 16 bits, even and odd values apart, and portably value by value.
+// to 16 bits, even and odd values apart, whose products are summed in pairs: a packed row is widened once for all outputs.
 #pragma once
 
 #include "matmul.h"
@@ -13,65 +13,29 @@ namespace ingot::INGOT_LEVEL {
 namespace {
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-constexpr bool kRowSums = true;
-#else
-constexpr bool kRowSums = false;
-#endif
 
-/// Four values of four weights of 16 outputs, as dot4 reads them.
+constexpr bool kRowSums = true;
+typedef Ints Quads16;  // four values of each of 16 outputs, as dot4 reads them
+
 INGOT_INLINE Ints load_quads(const std::byte* w) {
   const Ints quads = bits(load((const float*)w));
 #if defined(__AVX512VNNI__)
   return {_mm512_xor_si512(quads.v, _mm512_set1_epi8((char)-128))};
-#elif defined(__AVXVNNI__)
+#else
   const __m256i high = _mm256_set1_epi8((char)-128);
   return {_mm256_xor_si256(quads.a, high), _mm256_xor_si256(quads.b, high)};
-#else
-  return quads;
 #endif
 }
-
-#if !defined(__AVX512VNNI__) && defined(__AVX512BW__)
-INGOT_INLINE __m512i even_values(__m512i quads) { return _mm512_srai_epi16(_mm512_slli_epi16(quads, 8), 8); }
-INGOT_INLINE __m512i odd_values(__m512i quads) { return _mm512_srai_epi16(quads, 8); }
-INGOT_INLINE __m512i dot4(__m512i sum, __m512i w, __m512i x) {
-  const __m512i even = _mm512_madd_epi16(even_values(w), even_values(x)), odd = _mm512_madd_epi16(odd_values(w), odd_values(x));
-  return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
-}
-#elif !defined(__AVXVNNI__) && defined(__AVX2__)
-INGOT_INLINE __m256i even_values(__m256i quads) { return _mm256_srai_epi16(_mm256_slli_epi16(quads, 8), 8); }
-INGOT_INLINE __m256i odd_values(__m256i quads) { return _mm256_srai_epi16(quads, 8); }
-INGOT_INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) {
-  const __m256i even = _mm256_madd_epi16(even_values(w), even_values(x)), odd = _mm256_madd_epi16(odd_values(w), odd_values(x));
-  return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
-}
-#elif !defined(__AVX2__)
-template <int N>
-INGOT_INLINE Ints4 value_of_quads(Ints4 quads) {
-  return (Ints4)((Words4)quads << (24 - 8 * N)) >> 24;
-}
-INGOT_INLINE Ints4 dot4(Ints4 sum, Ints4 w, Ints4 x) {
-  return sum + value_of_quads<0>(w) * value_of_quads<0>(x) + value_of_quads<1>(w) * value_of_quads<1>(x) +
-         value_of_quads<2>(w) * value_of_quads<2>(x) + value_of_quads<3>(w) * value_of_quads<3>(x);
-}
-#endif
 
 /// sum + the products of four values in each lane.
 INGOT_INLINE Ints dot4(Ints sum, Ints w, Ints x) {
 #if defined(__AVX512VNNI__)
   return {_mm512_dpbusd_epi32(sum.v, w.v, x.v)};
-#elif defined(__AVX512BW__)
-  return {dot4(sum.v, w.v, x.v)};
-#elif defined(__AVXVNNI__)
-  return {_mm256_dpbusd_avx_epi32(sum.a, w.a, x.a), _mm256_dpbusd_avx_epi32(sum.b, w.b, x.b)};
-#elif defined(__AVX2__)
-  return {dot4(sum.a, w.a, x.a), dot4(sum.b, w.b, x.b)};
 #else
-  return {dot4(sum.a, w.a, x.a), dot4(sum.b, w.b, x.b), dot4(sum.c, w.c, x.c), dot4(sum.d, w.d, x.d)};
+  return {_mm256_dpbusd_avx_epi32(sum.a, w.a, x.a), _mm256_dpbusd_avx_epi32(sum.b, w.b, x.b)};
 #endif
 }
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 /// Adds to sum the products of four bytes without a sign and four with one. (Written as an instruction where there are many
 /// sums: GCC 12 puts two moves of registers beside every three of the intrinsic here.)
 INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
@@ -81,7 +45,6 @@ INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
   sum = {_mm256_dpbusd_avx_epi32(sum.a, without.a, with.a), _mm256_dpbusd_avx_epi32(sum.b, without.b, with.b)};
 #endif
 }
-#endif
 
 /// Writes -128 times the sum of a packed row's `depth` values behind them.
 [[maybe_unused]] INGOT_INLINE void store_row_sum(std::byte* row, int depth) {
@@ -97,7 +60,7 @@ INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
     sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), values);
   }
   sum = _mm512_reduce_add_epi32(sums);
-#elif defined(__AVXVNNI__)
+#else
   __m256i sums = _mm256_setzero_si256();
   for (; k + 32 <= depth; k += 32) sums = _mm256_dpbusd_avx_epi32(sums, _mm256_set1_epi8(1), _mm256_loadu_si256((const __m256i*)(x + k)));
   std::int32_t lanes[8];
@@ -107,6 +70,71 @@ INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
   for (; k < depth; ++k) sum += x[k];
   *(std::int32_t*)(row + kRowSum) = -128 * sum;
 }
+
+#else
+
+/// Four values of each of 16 outputs: two of 16 bits in a lane of each.
+struct Quads16 {
+  Ints even, odd;
+};
+constexpr bool kRowSums = false;
+
+#if !defined(__AVX2__)
+typedef std::int16_t Shorts8 __attribute__((vector_size(16)));
+INGOT_INLINE Ints4 even_words4(Ints4 quads) { return (Ints4)(((Shorts8)quads << 8) >> 8); }
+INGOT_INLINE Ints4 odd_words4(Ints4 quads) { return (Ints4)((Shorts8)quads >> 8); }
+INGOT_INLINE Ints4 dot2_4(Ints4 w, Ints4 x) {
+#if defined(__SSE2__)
+  return (Ints4)__builtin_ia32_pmaddwd128((Shorts8)w, (Shorts8)x);
+#else
+  return ((Ints4)((Words4)w << 16) >> 16) * ((Ints4)((Words4)x << 16) >> 16) + (w >> 16) * (x >> 16);
+#endif
+}
+#endif
+
+INGOT_INLINE Quads16 widened(Ints quads) {
+#if defined(__AVX512BW__)
+  return {{_mm512_srai_epi16(_mm512_slli_epi16(quads.v, 8), 8)}, {_mm512_srai_epi16(quads.v, 8)}};
+#elif defined(__AVX2__)
+  const auto even = [](__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); };
+  return {{even(quads.a), even(quads.b)}, {_mm256_srai_epi16(quads.a, 8), _mm256_srai_epi16(quads.b, 8)}};
+#else
+  return {{even_words4(quads.a), even_words4(quads.b), even_words4(quads.c), even_words4(quads.d)},
+          {odd_words4(quads.a), odd_words4(quads.b), odd_words4(quads.c), odd_words4(quads.d)}};
+#endif
+}
+
+INGOT_INLINE Quads16 load_quads(const std::byte* w) { return widened(bits(load((const float*)w))); }
+
+/// Adds to sum the products of two values of 16 bits in each lane. (The empty instructions hold the order of the sums: GCC 12 would add
+/// products of even and odd values first, which leaves no registers for the sums.)
+INGOT_INLINE void add_dot2(Ints& sum, Ints w, Ints x) {
+#if defined(__AVX512BW__)
+  sum = sum + Ints{_mm512_madd_epi16(w.v, x.v)};
+  __asm__("" : "+v"(sum.v));
+#elif defined(__AVX2__)
+  sum = sum + Ints{_mm256_madd_epi16(w.a, x.a), _mm256_madd_epi16(w.b, x.b)};
+  __asm__("" : "+x"(sum.a), "+x"(sum.b));
+#else
+  sum = sum + Ints{dot2_4(w.a, x.a), dot2_4(w.b, x.b), dot2_4(w.c, x.c), dot2_4(w.d, x.d)};
+#endif
+}
+
+/// Makes a packed row's `depth` values of 8 bits twice as wide where they lie, those of a quad in the order 0 2 1 3. What follows up to a whole 16
+/// values is overwritten.
+inline void widen_row(std::byte* row, int depth) {
+  typedef std::int16_t Shorts __attribute__((vector_size(16)));
+  typedef std::int32_t Words __attribute__((vector_size(16)));
+  for (int k = ((depth + 15) & ~15) - 16; k >= 0; k -= 16) {  // from the end on: what is written has been read
+    Shorts quads;
+    __builtin_memcpy(&quads, row + k, 16);
+    const Words even = (Words)((quads << 8) >> 8), odd = (Words)(quads >> 8);
+    const Words wide[2] = {__builtin_shuffle(even, odd, Words{0, 4, 1, 5}), __builtin_shuffle(even, odd, Words{2, 6, 3, 7})};
+    __builtin_memcpy(row + 2 * k, wide, 32);
+  }
+}
+
+#endif
 
 }  // namespace
 
