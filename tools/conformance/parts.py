@@ -164,7 +164,8 @@ PARTS = (
             partial(
                 sanitized, THREAD,
                 [
-                    *folders("kernels", "native/test_session.py", "engine/test_session.py"),
+                    *folders("kernels", "native/test_session.py", "native/test_micro_batches.py"),
+                    *folders("engine/test_session.py"),
                     *folders("llm/test_loop.py", "llm/test_llm.py", "llm/test_embed.py"),
                     # What compares long texts with transformers would take most of the time, and races no more.
                     "-k", "not transformers and not heldout and not cannot_be_read",
