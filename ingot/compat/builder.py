@@ -11,10 +11,11 @@ from typing import Any
 from ingot import dims
 from ingot.builder.build import build_network
 from ingot.builder.compile import Borrowed
+from ingot.compat.logger import logger
 from ingot.compat.network import Network
-from ingot.compat.refusal import called, refused
+from ingot.compat.refusal import called, here, refused
 from ingot.compat.tensor import dim_name, ranged
-from ingot.compat.trt_enums import NetworkDefinitionCreationFlag
+from ingot.compat.trt_enums import BuilderFlag, NetworkDefinitionCreationFlag
 from ingot.compat.trt_network import INetworkDefinition
 from ingot.dims import Dim
 from ingot.engine.session import Engine
@@ -62,6 +63,16 @@ class OptimizationProfile:
         return True
 
 
+# flags that let TensorRT compute layers in other types, where it finds that faster: what builds in those types here
+_PERMISSIONS = {
+    BuilderFlag.FP16: 'ingot.build(…, precision="float16")',
+    BuilderFlag.BF16: 'ingot.build(…, precision="bfloat16")',
+    BuilderFlag.INT8: "ingot.quantize(net, data, inputs)",
+    BuilderFlag.FP8: 'ingot.build(…, weights="fp8")',
+    BuilderFlag.INT4: 'ingot.build(…, weights="int4-g128")',
+}
+
+
 class TrtBuilderConfig:
     """tensorrt.IBuilderConfig: flags and limits, accepted and kept; and the optimisation profiles, which count."""
 
@@ -80,7 +91,12 @@ class TrtBuilderConfig:
         return len(self.profiles)
 
     def set_flag(self, flag: Any) -> None:
-        """Recorded: types are those of the network, and the build needs no permission to be fast."""
+        """Recorded, with a warning where TensorRT might compute in other types: here types are those of the network."""
+        if flag in _PERMISSIONS:
+            logger.warning(
+                f"{here()}set_flag({flag}) changes nothing, for types are those of the network; instead: "
+                f"{_PERMISSIONS[flag]}"
+            )
         self.flags.add(flag)
 
     def clear_flag(self, flag: Any) -> None:
@@ -126,7 +142,7 @@ class TrtBuilderConfig:
 
     @int8_calibrator.setter
     def int8_calibrator(self, calibrator: Any) -> None:
-        raise refused("int8_calibrator", 'TensorRT 11 dropped it too; build with `ingot.build(…, weights="int8")`')
+        raise refused("int8_calibrator", "`ingot.quantize(net, data, inputs)` calibrates (docs/quantization.md)")
 
 
 class TrtBuilder:

@@ -13,7 +13,7 @@ _ATTENTION = "`layers.Attention`, or `ingot.functional.scaled_dot_product_attent
 _FP8 = 'float weights here, and `ingot.build(…, weights="int8")` for stored ones: float8 has no kernel on a CPU'
 _FP4 = 'float weights here, and `ingot.build(…, weights="int4-g32")` for stored ones'
 _QSERVE = 'float weights here, and `ingot.build(…, weights="int4-g128")` for stored ones'
-_CALIBRATOR = '`ingot.build(…, weights="int8")`, which needs no calibration; TensorRT 11 dropped calibrators too'
+_CALIBRATOR = "`ingot.quantize(net, data, inputs)`, which calibrates on data (docs/quantization.md)"
 _PRODUCT = "matmul, which multiplies with float32 sums; the build chooses the kernel"
 _FUSED_GATE = "swiglu(matmul(x, weight, transb=True)): the build fuses it"
 _GENERATE = "`ingot.LLM(engine).generate(prompt)`"

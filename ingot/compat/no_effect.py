@@ -125,7 +125,7 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "strict_type_constraints": "types are strict", "keep_network": "an engine keeps its network",
         **dict.fromkeys(("use_onnx", "onnx_opset"), "torch.export is read"),
         **dict.fromkeys(("int8_calib_dataset", "int8_calib_algorithm", "int8_calib_batch_size"),
-                        "integer weights need no calibration"),
+                        "integer weights need no calibration, and a data set for it is met with a warning"),
         **dict.fromkeys(("default_device_type", "device_types", "dla_core", "gpu_fallback"), _ONE_DEVICE),
         "avg_timing_iterations": _NOT_TIMED, "use_implicit_batch_dimension": "batches are always explicit",
     },

@@ -13,8 +13,9 @@ from typing import Any
 from ingot import _lazy
 from ingot.builder.build import build
 from ingot.compat.builder import opened
+from ingot.compat.logger import logger
 from ingot.compat.no_effect import ignored
-from ingot.compat.refusal import refused
+from ingot.compat.refusal import here, refused
 from ingot.compat.utils import numpy_to_torch
 from ingot.dims import Dim
 from ingot.engine.session import Engine
@@ -36,7 +37,8 @@ def torch2trt(
     Args:
         module: a torch.nn.Module; inputs: example tensors, in the order of its forward. Both may lie on a GPU.
         fp16_mode: weights and what is between layers in float16; inputs and outputs keep their types.
-        int8_mode: matrices of linear layers and tables as int8 with scales (docs/weights.md).
+        int8_mode: matrices of linear layers and tables as int8 with scales (docs/weights.md). An
+            int8_calib_dataset is not read, with a warning: `ingot.quantize` calibrates layers.
         max_batch_size: above 1, the first dimension of every input may be from 1 to this.
         input_names, output_names: accepted: names are those of the module.
 
@@ -53,6 +55,12 @@ def torch2trt(
             name.endswith("_shapes") for name in unknown
         ) else "leave them out"
         raise refused(f"torch2trt with {', '.join(unknown)}", instead)
+    if kwargs.get("int8_calib_dataset") is not None:
+        logger.warning(
+            f"{here()}torch2trt reads no int8_calib_dataset: int8_mode stores weights of linear layers as int8, and "
+            "layers compute in float; for int8 that is calibrated, of convolutions too, instead: "
+            "ingot.quantize(model, data, inputs)"
+        )
     given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     dynamic = None
     if max_batch_size > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -42,6 +43,16 @@ def test_its_state_dict_holds_the_engine() -> None:
         other(x)
     other.load_state_dict(ours.state_dict())
     assert torch.equal(other(x), ours(x))
+
+
+def test_data_for_calibration_are_met_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING")
+    x = torch.randn(2, 64)
+    ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=None)
+    assert not caplog.messages
+    ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=[[x]])
+    (said,) = caplog.messages
+    assert re.match(r"test_torch2trt.py:\d+: torch2trt reads no int8_calib_dataset.*ingot\.quantize\(", said)
 
 
 def test_several_results_and_refusals() -> None:

@@ -266,6 +266,18 @@ def test_a_network_of_tensorrts_own_builder() -> None:
     assert torch.equal(run_session(session, {"x": X})["y"], torch.relu(X))
 
 
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [("FP16", 'precision="float16"'), ("BF16", 'precision="bfloat16"'), ("INT8", "ingot.quantize("), ("TF32", None)],
+)
+def test_flags_that_would_change_types_warn(flag: str, instead: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    trt_ = trt()
+    config = trt_.Builder(trt_.Logger()).create_builder_config()
+    config.set_flag(trt_.BuilderFlag[flag])
+    assert config.get_flag(trt_.BuilderFlag[flag])
+    assert [instead in said and "test_trt_network.py:" in said for said in caplog.messages] == [True] * bool(instead)
+
+
 def test_refusals() -> None:
     with pytest.raises(AttributeError, match=r"test_trt_network.py:\d+.*no add_plugin_v2; instead: functions"):
         run(lambda n, x: n.add_plugin_v2([x], None), X)
