@@ -11,11 +11,11 @@ are made again when the format or the programs change, with a line in CHANGELOG.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import json
 import os
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -310,9 +310,14 @@ def digest(array: Array) -> str:
 
 if __name__ == "__main__":
     os.environ["INGOT_ISA"] = "portable"
-    if sys.argv[1:2] == ["--run"]:
-        print(json.dumps(digests(Path(sys.argv[2]))))
-    elif sys.argv[1:2] == ["--ops"]:
+    parser = argparse.ArgumentParser(prog="python -m tests.engine.make_golden", allow_abbrev=False)
+    parser.add_argument("folder", nargs="?", type=Path, default=GOLDEN, metavar="FOLDER", help="where they go")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="run its engines, print digests of the results")
+    parser.add_argument("--ops", action="store_true", help="bring ops.json alone up to date")
+    asked = parser.parse_args()
+    if asked.run is not None:
+        print(json.dumps(digests(asked.run)))
+    elif asked.ops:
         write_record(GOLDEN / "ops.json")
     else:
-        make(Path(sys.argv[1]) if sys.argv[1:] else GOLDEN)
+        make(asked.folder)

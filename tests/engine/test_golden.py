@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -150,6 +151,15 @@ def test_the_script_makes_the_same_engines(tmp_path: Path) -> None:
         assert str(network_of(old)) == str(network_of(new)), name
         assert (old.kind, old.config, old.files()) == (new.kind, new.config, new.files()), name
         assert_close(stored(path_of(name, tmp_path / "made"))[1], stored(path_of(name))[1], FAMILIES[name][1])
+
+
+def test_the_script_makes_nothing_of_words_it_does_not_know(tmp_path: Path) -> None:
+    """A folder --help was made once, and committed."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for word, code in (("--help", 0), ("--opps", 2)):
+        command = [sys.executable, "-m", "tests.engine.make_golden", word]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+        assert done.returncode == code and not [*tmp_path.iterdir()]
 
 
 def test_results_of_another_level_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
