@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import ingot
 from ingot.backends.device import Device
 from ingot.cli.main import main
-from ingot.engine.session import Engine
+from ingot.engine.session import Engine, Session
 from ingot.errors import FileError, UserError
 from ingot.passes.calibrated import Plan
 from ingot.quantization import places, report, tuning
@@ -116,6 +117,16 @@ def test_a_build_for_a_gpu_elsewhere_says_that_nothing_is_timed_there() -> None:
     engine = ingot.quantize(network, batches(), weights=weights, device="cuda:sm_90")
     assert str(engine.device) == "cuda:sm_90"
     assert [line for line in engine.log if "whether it pays on cuda:sm_90 is not timed" in line]
+
+
+def test_a_run_on_any_gpu_is_timed_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results on cuda:1 are waited for there, and not on the GPU that torch is at."""
+    waited: list[str] = []
+    cuda = SimpleNamespace(synchronize=lambda device=None: waited.append(str(device)))
+    monkeypatch.setattr(places._lazy, "load", lambda name: SimpleNamespace(cuda=cuda))
+    tensors = {name: SimpleNamespace(device="cuda:1") for name in ("y", "z")}
+    places.seconds_of(cast(Session, SimpleNamespace(run=lambda feeds: tensors)), {})
+    assert waited == ["cuda:1"]
 
 
 def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
