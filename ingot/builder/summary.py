@@ -90,7 +90,10 @@ def summary(engine: Engine, network: Network, compiled: Compiled) -> Summary:
     return Summary(
         _count(network), sum("kernel" in c for _, c in calls), sum("host" in c for _, c in calls),
         tuple(engine.inputs), tuple(engine.outputs), tuple((s["name"], s["min"], s["max"]) for s in symbols),
-        (*_host_calls(program, compiled), *_computed(program), *_wider(network, compiled)),
+        (
+            *_host_calls(program, compiled), *_computed(program), *_as_floats(engine, compiled),
+            *_wider(network, compiled),
+        ),
     )  # fmt: skip
 
 
@@ -210,6 +213,25 @@ def _bytes(buffer: Mapping[str, Any]) -> int:
     sizes = buffer.get("shape", ())
     known = all(isinstance(d, int) for d in sizes)
     return math.prod(sizes) * dtypes.get(buffer["dtype"]).bits // 8 if known else 0
+
+
+def _as_floats(engine: Engine, compiled: Compiled) -> list[Remark]:
+    """Weights that stay as they are though the build stores weights in a smaller format, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for event in compiled.log:
+        if event.rule == "weights":
+            kept, _, why = event.verdict.partition(": ")
+            reasons.setdefault(why, []).append(kept.partition(" ")[0])
+    format = engine.config.get("weights", "integers")
+    return [
+        Remark("weights as floats", "weights", tuple(names), len(names), f"not stored as {format}: {why}",
+               CALIBRATE if why.startswith("conv") else STORED)
+        for why, names in reasons.items()
+    ]  # fmt: skip
+
+
+CALIBRATE = "int8 convolutions need data: --weights int8 --activations int8 --data calib.npz, or ingot.quantize"
+STORED = "nothing: matrices of products, tables of embeddings and weights of recurrent layers are stored so"
 
 
 def _wider(network: Network, compiled: Compiled) -> list[Remark]:

@@ -104,9 +104,6 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.note(words)
     for line in (line for line in engine.log if line.startswith(("tune: ", "int8: "))):
         out.note(line)
-    kept = [line.removeprefix("weights: ") for line in engine.log if line.startswith("weights: ")]
-    if kept:
-        out.note(f"{len(kept)} weight(s) are not stored as {args.weights}: {kept[0]}" + ", …" * (len(kept) > 1))
     if engine.summary is not None:  # None: the source is an engine, which was built before
         out.text(printable_lines(engine.summary))
     if "quantization" in engine.config and args.data is not None:

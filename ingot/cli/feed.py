@@ -39,7 +39,7 @@ def feeds_of(
         known = {text.partition("=")[0] for text in args.size} | _shown_by(given, ports)
         if chosen := [name for name in sizes if name not in known]:
             at = ", ".join(f"{name}={sizes[name]}" for name in chosen)
-            note(f"seeded inputs at {at}: --size {chosen[0]}=N gives another size")
+            note(f"seeded inputs at {at}: --size {chosen[0]}=4 gives another size")
         rng = np.random.default_rng(args.seed)
         drawn = {name: seeded(port, sizes, rng) for name, port in ports.items()}
         feeds = drawn | feeds

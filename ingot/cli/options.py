@@ -169,7 +169,7 @@ def add_sizes(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None
     parser.add_argument(
         "--size", action="append", default=[], metavar="DIM=N",
         help="of a network: a size that runs choose, by its name; repeatable (default: what it was tuned for, or the "
-        "smallest)",
+        "smallest; diff: 8)",
     )  # fmt: skip
 
 

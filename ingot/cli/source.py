@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli.output import Output
-from ingot.errors import UserError
+from ingot.errors import FileError, UserError
 from ingot.progress import Progress, bar, watched
 
 PAUSE = 15.0  # seconds between two lines of progress
@@ -59,9 +60,15 @@ def default_name(source: str) -> str:
 
 
 def check_output(path: str, source: str) -> None:
-    """Raises UserError when an engine would be written over its source."""
+    """Raises UserError when an engine would be written over its source, and FileError when its folder takes no files,
+    before the work and not after it."""
     if Path(path).resolve() == Path(source).resolve():
         raise UserError(f"-o {path} is the source itself")
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise FileError(f"{path} cannot be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileError(f"{path} cannot be written: no permission to write in {folder}")
 
 
 class _Lines:

@@ -15,6 +15,7 @@ from ingot.cli import source
 from ingot.cli.output import Output
 from ingot.engine.session import Engine
 from ingot.ir import F, Network, Value
+from ingot.ir.weight_format import weight_format
 
 WINDOW: dict[str, Any] = {"stride": (1, 1), "pre_padding": (0, 0), "post_padding": (0, 0), "dilation": (1, 1)}
 RNG = np.random.default_rng(0)
@@ -43,6 +44,19 @@ def test_the_engine_in_short() -> None:
     lines = str(found).splitlines()
     assert lines[0] == f"ops     2: {found.native} kernel calls, no host calls"
     assert lines[1:] == ["input   x: f32[N, 8, 6, 6]", "output  y: f32[N, 4, 4, 4]", "dims    N (0 or more)"]
+
+
+def test_weights_that_stay_floats_are_named_with_the_reason() -> None:
+    network = Network("main")
+    x = image(network)
+    for name in ("first", "second"):
+        x = conv(x, network.parameter(name, Spec((8, 8, 1, 1), "float32")))
+    network.output("y", F.matmul(x, network.parameter("matrix", Spec((6, 6), "float32"))))
+    weights = {v.name: RNG.standard_normal(v.shape).astype(np.float32) for v in network.parameters}
+    found = build_network(network, weights, format=weight_format("int8", "same")).summary
+    (remark,) = found.remarks
+    assert (remark.kind, remark.where, remark.calls) == ("weights as floats", ("first", "second"), 2)
+    assert remark.why == "not stored as int8: conv reads it" and "--data calib.npz" in remark.what_to_do
 
 
 def test_host_calls_are_gathered_with_their_places() -> None:

@@ -495,8 +495,8 @@ def test_experts_stay_floats_and_the_command_says_so(tmp_path: Path, capsys: pyt
     make(transformers, pytest.importorskip("torch"), "Mixtral", {"num_local_experts": 5}, tmp_path / "base")
     out = str(tmp_path / "moe.ingot")
     assert main(["build", str(tmp_path / "base"), "-o", out, "--weights", "int8"]) == 0
-    shown = capsys.readouterr().err
-    assert "30 weight(s) are not stored as int8: " in shown and "stays float32: moe reads it, …" in shown
+    shown = capsys.readouterr().out
+    assert "weights as floats: weights × 30 in " in shown and "not stored as int8: moe reads it" in shown
     engine = load(out)
     kinds = {engine.tensor(n).dtype.name for n in engine.header["weights"] if "experts" in n}
     assert kinds == {"float32"} and engine.tensor("model.layers.0.self_attn.o_proj.weight.int8.packed").dtype == np.int8

@@ -99,9 +99,9 @@ def test_ops_by_the_names_that_torch_has(capsys: Captured) -> None:
 def test_sizes_that_nobody_gave_are_said(net: Path, tmp_path: Path, capsys: Captured) -> None:
     for command in (["run", net, "--random"], ["bench", net, "--repeat", 1, "--bandwidth", 1]):
         assert main(list(map(str, command))) == 0
-        assert "seeded inputs at N=1, M=1: --size N=N gives another size" in capsys.readouterr().err
+        assert "seeded inputs at N=1, M=1: --size N=4 gives another size" in capsys.readouterr().err
         assert main([*map(str, command), "--size", "N=3"]) == 0
-        assert "seeded inputs at M=1: --size M=N gives" in capsys.readouterr().err
+        assert "seeded inputs at M=1: --size M=4 gives" in capsys.readouterr().err
         assert main([*map(str, command), "--size", "N=3", "--size", "M=2", "--quiet"]) == 0
         assert "seeded inputs" not in capsys.readouterr().err
     np.save(tmp_path / "x.npy", np.zeros((2, 3, 8), np.float32))
@@ -203,3 +203,9 @@ def test_a_text_that_the_context_ends_says_so(capsys: Captured) -> None:
 def test_phases_stand_in_two_columns() -> None:
     assert phases({"read": 0.5, "calibrate": 12.25}).splitlines() == ["read          0.50 s", "calibrate    12.25 s"]
     assert phases({}) == ""
+
+
+def test_a_folder_that_takes_no_file_is_said_before_the_build(tmp_path: Path, capsys: Captured) -> None:
+    missing = tmp_path / "none" / "x.ingot"  # the source is missing as well: it has not been looked for
+    shown = failing(capsys, "build", "nothing", "-o", missing)
+    assert f"cannot be written: there is no folder {missing.parent}" in shown
