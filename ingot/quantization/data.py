@@ -29,7 +29,9 @@ class Batches:
     read), or an array where the network has one input. Arrays are NumPy's, torch's, or any DLPack's. A path is that of
     a .npz file with an array for each input, of which the first dimension is cut into batches.
 
-    Raises UserError for what holds no batches, InputError for a batch that does not fit, by its number.
+    A batch of zero samples is passed over.
+
+    Raises UserError for what holds no samples, InputError for a batch that does not fit, by its number.
     """
 
     def __init__(self, data: Any, network: Network, most: int | None) -> None:
@@ -39,7 +41,9 @@ class Batches:
             self._data: Iterable[Any] = _of_file(Path(data), network.inputs)
         elif isinstance(data, Mapping):
             raise UserError("data is one dict of arrays: give a list of batches, [data], or a .npz file")
-        elif isinstance(data, np.ndarray) or not hasattr(data, "__iter__"):
+        elif isinstance(data, np.ndarray) or hasattr(data, "__dlpack__"):
+            raise UserError(f"data is a single {type(data).__name__}: wrap it in a list of batches, [data]")
+        elif not hasattr(data, "__iter__"):
             kind = type(data).__name__
             raise UserError(f"data is a {kind}: give an iterable of batches (a DataLoader, a list), or a .npz file")
         else:
@@ -51,17 +55,23 @@ class Batches:
         if self.total is not None and most is not None:
             self.total = min(self.total, most)
 
-    def __iter__(self) -> Iterator[Feeds]:
-        count = 0
+    def __iter__(self) -> Iterator[tuple[int, Feeds]]:
+        """Each batch with its number."""
+        count, empty = 0, True
         iterator = iter(self._data)
         for batch in iterator:
-            yield self._feeds(batch, count)
+            feeds = self._feeds(batch, count)
+            if any(array.size for array in feeds.values()):
+                empty = False
+                yield count, feeds
             count += 1
             if count == self.most:
                 break
         if not count:
             used = " (it is an iterator: was it used up before?)" if iterator is self._data else ""
             raise UserError(f"data has no batches{used}: scales follow from what the network sees")
+        if empty:
+            raise UserError(f"data has no samples in {count} batch(es): scales follow from what the network sees")
 
     def _feeds(self, batch: Any, number: int) -> Feeds:
         who = f"batch {number} of data"
@@ -80,10 +90,10 @@ class Batches:
             given = [batch]
         else:
             raise InputError(f"{who} is a {type(batch).__name__}, and the network has the inputs {', '.join(names)}")
-        return {v.name: _fitted(value, v, who) for v, value in zip(self.inputs, given, strict=True)}
+        return {v.name: _fitted(value, v, who, self.inputs) for v, value in zip(self.inputs, given, strict=True)}
 
 
-def _fitted(value: Any, port: Value, who: str) -> Array:
+def _fitted(value: Any, port: Value, who: str, inputs: Sequence[Value]) -> Array:
     """An array as an input takes it: floats become its float type, nothing else is converted."""
     name = port.name
     try:
@@ -99,10 +109,25 @@ def _fitted(value: Any, port: Value, who: str) -> Array:
     if len(array.shape) != len(shape) or any(
         type(d) is int and d != n for d, n in zip(shape, array.shape, strict=True)
     ):
-        raise InputError(f"{who}: input {name!r} is {list(array.shape)}, and the network takes {port.spec}")
+        todo = f": {_named(inputs)}" if _of_other_size(array, port) else ""
+        raise InputError(f"{who}: input {name!r} is {list(array.shape)}, and the network takes {port.spec}{todo}")
     if kind in dtypes.FLOATS and not np.isfinite(array).all():
         raise InputError(f"{who}: input {name!r} has NaN or infinite elements")
     return array
+
+
+def _of_other_size(array: Array, port: Value) -> bool:
+    """Whether an array would fit an input if the number of samples were not fixed."""
+    given, shape = array.shape, port.shape
+    if len(given) != len(shape):
+        return False
+    return all(type(d) is not int or d == n for d, n in zip(shape[1:], given[1:], strict=True))
+
+
+def _named(inputs: Sequence[Value]) -> str:
+    """What to do so that a network takes any number of samples."""
+    names = ", ".join(f'"{v.name}": {{0: "N"}}' for v in inputs if v.shape)
+    return f"name the batch, dynamic={{{names}}} for a torch module, or in the export of a file"
 
 
 def _of_file(path: Path, inputs: Sequence[Value]) -> list[Feeds]:
@@ -128,5 +153,5 @@ def _of_file(path: Path, inputs: Sequence[Value]) -> list[Feeds]:
     each = size if isinstance(size, int) else min(AT_ONCE, getattr(size, "max", None) or AT_ONCE)
     if not each or count % each and isinstance(size, int):
         raise InputError(f"{path} has {count} samples, and the network takes {each} at a time: a multiple of that is "
-                         "needed")  # fmt: skip
+                         f"needed; or {_named(inputs)}")  # fmt: skip
     return [{name: array[i : i + each] for name, array in arrays.items()} for i in range(0, count, each)]

@@ -28,6 +28,11 @@ class Observer:
         self.largest = 0.0
         self.width = 0.0
 
+    @property
+    def any(self) -> bool:
+        """Whether a value was counted."""
+        return bool(self.zeros or self.largest)
+
     def add(self, values: Array, what: str) -> None:
         """Counts an array of floats. Raises ValueFault where `what` is NaN or infinite."""
         flat = values.reshape(-1)

@@ -45,6 +45,7 @@ Metric = Callable[[Engine], float]
 
 MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may be endless
 SAMPLES = 32  # of the data, that errors are measured on
+FEW = 32  # samples: with fewer a build says that scales follow from them alone
 FIRST, LAST = "first", "last"
 LARGE = 0.1  # error of the outputs, of which a build warns
 COMPARED = 0.5  # seconds for whole runs in int8 and in float, where no report of them is asked for
@@ -139,7 +140,8 @@ def quantize(
         progress, debug: as for `ingot.build`.
 
     Raises:
-        UserError: wrong words, no batches, a source that cannot be calibrated, a budget that no layer keeps.
+        UserError: wrong words, no samples, data by which no layer can be int8, a source that cannot be calibrated, a
+            budget that no layer keeps.
         InputError: a batch that does not fit, by its number. ValueFault: NaN or infinite values in the network.
         What `ingot.build` raises.
     """
@@ -253,7 +255,8 @@ def _of_engine(engine: Engine) -> Any:
     stored = Stored(engine, network_of(engine))
     if lacking := [name for v in network.parameters for name in stored.lacking(v)]:
         raise UserError(
-            f"{', '.join(lacking[:8])} is stored only in a form that cannot be undone: start from its source"
+            f"{', '.join(lacking[:8])} {'are' if len(lacking) > 1 else 'is'} stored only in a form that cannot be "
+            "undone, such as folded with a batch norm: start from the engine's source"
         )
     weights = stored.make({v.name: v for v in network.parameters})
     new = clone(network)
@@ -298,6 +301,14 @@ class Calibration:
             seen = Seen(ready, values, layers, self.options)
             seen.read(Batches(self.data, ready, self.options.batches), done)
         choices = seen.choices(whys)
+        if all(choice.scale is None for choice in choices):
+            why = "; ".join(dict.fromkeys(choice.why for choice in choices))[:300]
+            raise UserError(f"by these data no layer of network {network.name} can be int8: {why}")
+        if seen.samples < FEW:
+            self.remarks.append(
+                f"int8: scales follow from only {seen.samples} sample(s); a few hundred, as the network will see them, "
+                "are usual"
+            )
         search = _Search(network, weights, ready, values, seen, self.options, phases)
         self.float, self.feeds = search.float, seen.kept[0]
         if self.options.tune is not None:
@@ -342,8 +353,11 @@ class Calibration:
             worst = sorted((c for c in int8 if c.error is not None), key=lambda c: -(c.error or 0.0))[:3]
             most = f" ({', '.join(f'{c.name} alone {c.error:.2g}' for c in worst)})" if worst else ""
             self.remarks.append(
-                f"int8: outputs are {self.error:.2g} from float, relative{most}: a budget leaves layers float"
+                f"int8: the outputs have a relative error of {self.error:.2g}{most}: a budget leaves layers float"
             )
+        if not int8:
+            why = "; ".join(dict.fromkeys(choice.why for choice in report.plan.layers))[:300]
+            self.remarks.append(f"int8: all {len(report.plan.layers)} layers are float: {why}")
         doubted = self.options.tune is None and bool(int8)
         if whole or doubted:
             speed = measured(engine, self.float, self.feeds, self.timed, math.inf if whole else COMPARED)
@@ -390,7 +404,7 @@ class Seen:
         self.observers = [Observer() for _ in self.groups]
         self.means = {i: Means(_channels(layer.node)) for i, layer in enumerate(layers) if not layer.why}
         self.kept: list[Feeds] = []
-        self.batches = 0
+        self.batches = self.samples = 0
 
     def read(self, batches: Batches, done: Callable[[int, int], None]) -> None:
         """Runs the network on all batches."""
@@ -401,7 +415,7 @@ class Seen:
             means.setdefault(self.layers[i].node.inputs[0].name, []).append(mean)
         read = [self.network.values[name] for name in means]
         taps = Taps(self.network, self.weights, list(dict.fromkeys((*sources, *read))))
-        for number, feeds in enumerate(batches):
+        for number, feeds in batches:
             for found in taps.run(feeds, number):
                 for name, array in found.items():
                     if name in group_of:
@@ -409,7 +423,8 @@ class Seen:
                     for mean in means.get(name, ()):
                         mean.add(array)
             self._keep(feeds)
-            self.batches = number + 1
+            self.batches += 1
+            self.samples += _samples(self.network, feeds)
             done(number + 1, batches.total or number + 2)
 
     def _keep(self, feeds: Feeds) -> None:
@@ -426,6 +441,7 @@ class Seen:
     def choices(self, whys: Sequence[str]) -> list[Choice]:
         """The layers with their scales, all as int8 as they can be."""
         scale_of: dict[str, float] = {}
+        unseen = {v.name for group, o in zip(self.groups, self.observers, strict=True) if not o.any for v in group}
         for group, seen in zip(self.groups, self.observers, strict=True):
             scale = range_of(seen, self.options.method, self.options.percentile) / LIMIT
             scale_of |= {v.name: float(np.float32(scale)) for v in group}
@@ -434,6 +450,7 @@ class Seen:
             scale = 0.0 if why else scale_of[layer.sources[0].name]
             if not why and not is_scale(scale):
                 why = "its input was 0 in all the data" if not scale else "its input is too small for a scale"
+                why = "its input had no elements in the data" if layer.sources[0].name in unseen else why
             choice = Choice(layer.name, layer.node.op.name, None if why else scale, why=why)
             waits = 0.0 if why or layer.summand is None else scale_of[layer.summand.name]
             found.append(dataclasses.replace(choice, output=waits) if is_scale(waits) else choice)

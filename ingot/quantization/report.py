@@ -32,6 +32,7 @@ class Speed:
     float_ms: float
     int8_ms: float
     layers: tuple[tuple[str, float, float], ...]
+    batch: int  # samples of a run
     isa: str  # the level of instructions; of a GPU its name
 
     @property
@@ -41,8 +42,8 @@ class Speed:
 
     def json(self) -> dict[str, Any]:
         layers = [{"name": name, "float_ms": a, "int8_ms": b} for name, a, b in self.layers]
-        return {"float_ms": self.float_ms, "int8_ms": self.int8_ms, "ratio": self.ratio, "isa": self.isa,
-                "layers": layers}  # fmt: skip
+        return {"float_ms": self.float_ms, "int8_ms": self.int8_ms, "ratio": self.ratio, "batch": self.batch,
+                "isa": self.isa, "layers": layers}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,12 @@ class Report:
     def headline(self) -> str:
         """The whole in a line."""
         int8 = sum(choice.scale is not None for choice in self.plan.layers)
-        error = self.plan.facts.get("error")
+        error, samples = self.plan.facts.get("error"), self.plan.facts.get("samples")
         words = [f"{int8} of {len(self.plan.layers)} layers in int8 ({self.plan.facts.get('method')})"]
-        words += [f"outputs {error:.2g} from float"] if isinstance(error, int | float) else []
-        words += [f"{self.speed.ratio:.2f} times as fast ({self.speed.isa})"] if self.speed is not None else []
+        on = f" on {samples} sample(s) of the data" if isinstance(samples, int) else ""
+        words += [f"relative error {error:.2g}{on}"] if isinstance(error, int | float) else []
+        if (speed := self.speed) is not None:
+            words.append(f"{speed.ratio:.2f} times as fast at batch {speed.batch} ({speed.isa})")
         return ", ".join(words)
 
     @property
@@ -161,7 +164,14 @@ def _word(choice: Choice) -> str:
 
 def _beside(choice: Choice, times: tuple[float, float] | None) -> str:
     error = "" if choice.error is None else f"{choice.error:.1e}"
-    return error if times is None or not times[1] else f"{error}   {times[0]:.2f} → {times[1]:.2f} ms"
+    return error if times is None or not times[1] else f"{error}   {_times(*times)}"
+
+
+def _times(before: float, after: float) -> str:
+    """Milliseconds in float and in int8, in microseconds where they are small."""
+    if min(before, after) < 0.1:
+        return f"{before * 1e3:.3g} → {after * 1e3:.3g} µs"
+    return f"{before:.2f} → {after:.2f} ms"
 
 
 def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, seconds: float = math.inf) -> Speed:
@@ -183,4 +193,6 @@ def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, second
     names = [choice.name for choice in Report.of(engine).plan.layers]
     layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names)) if on_cpu else ()
     one, two = (statistics.median(times[name][1:]) for name in sessions)
-    return Speed(one, two, layers, word_of(device))
+    first = next(iter(feeds.values()), None)
+    batch = len(first) if first is not None and first.ndim else 1
+    return Speed(one, two, layers, batch, word_of(device))

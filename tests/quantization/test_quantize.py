@@ -24,7 +24,7 @@ from ingot.ir import F, Network, Spec
 from ingot.passes.calibrated import Plan
 from ingot.quantization.chart import Bar, chart
 from ingot.quantization.mixed import left_float
-from ingot.quantization.report import Report
+from ingot.quantization.report import Report, Speed
 
 Array = np.ndarray[Any, Any]
 WINDOW = {"stride": (1, 1), "pre_padding": (1, 1), "post_padding": (1, 1), "dilation": (1, 1)}
@@ -291,7 +291,8 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
     ([], UserError, "data has no batches"),
     (iter(()), UserError, "was it used up before"),
     (5, UserError, "data is a int: give an iterable of batches"),
-    (np.zeros((4, 3, 8, 8), np.float32), UserError, "data is a ndarray: give an iterable"),
+    (np.zeros((4, 3, 8, 8), np.float32), UserError, "data is a single ndarray: wrap it in a list of"),
+    ([np.zeros((0, 3, 8, 8), np.float32)], UserError, "data has no samples in 1 batch"),
     ({"x": np.zeros((4, 3, 8, 8), np.float32)}, UserError, "data is one dict of arrays"),
     ([{"y": np.zeros(3)}], InputError, "batch 0 of data has no x; the network's inputs are x"),
     ([{"x": np.zeros((1, 3, 8, 8), np.float32), "z": 1}], InputError, "batch 0 of data has z"),
@@ -316,6 +317,49 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     np.savez(path, x=np.zeros((3, 8, 8), np.float32))
     with pytest.raises(InputError, match=r"x is \[3, 8, 8\], and the network takes f32\[N, 3, 8, 8\]"):
         made(str(path))
+    np.savez(path, x=np.zeros((0, 3, 8, 8), np.float32))
+    with pytest.raises(UserError, match="data has no batches"):
+        made(str(path))
+
+
+def test_a_loader_and_a_fixed_batch() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 4, 3)).eval()
+    images = torch.randn(10, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images), batch_size=4)
+    for data, example in ((loader, images[:1]), (loader, images[:4])):  # an example of one image; a short last batch
+        with pytest.raises(InputError, match=r'name the batch, dynamic=\{"input": \{0: "N"\}\} for a torch module'):
+            ingot.quantize(module, data, (example,), report=False)
+    with pytest.raises(UserError, match="data is a single Tensor: wrap it in a list"):
+        ingot.quantize(module, images, (images[:1],), report=False)
+    engine = ingot.quantize(module, loader, (images[:1],), dynamic={"input": {0: "N"}}, report=False)
+    assert engine.config["quantization"]["samples"] == 10
+    assert [line for line in engine.log if "scales follow from only 10 sample(s)" in line]
+
+
+def test_an_engine_with_folded_batch_norms_is_no_source() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).eval()
+    module[1].running_var.mul_(3)
+    plain = ingot.build(module, (torch.zeros(1, 3, 8, 8),), report=False)
+    with pytest.raises(UserError, match="1.running_var are stored only in a form that cannot be undone, such as"):
+        ingot.quantize(plain, [np.ones((1, 3, 8, 8), np.float32)])
+
+
+def test_data_by_which_no_layer_can_be_int8() -> None:
+    _, weights = encoder()
+    n = Network("zeros")
+    x, w = n.input("x", Spec(("N", 16), "float32")), n.parameter("w", Spec((24, 16), "float32"))
+    n.output("y", F.matmul(x, w, transpose_b=True))
+    with pytest.raises(UserError, match="no layer of network zeros can be int8: its input was 0 in all the data"):
+        ingot.quantize(n, [np.zeros((4, 16), np.float32)], weights={"w": weights["in"]})
+
+
+def test_batches_without_samples_are_passed_over() -> None:
+    empty = {"x": np.zeros((0, 3, 8, 8), np.float32)}
+    assert layers(made([empty, *batches()])) == layers(made())
+    with pytest.raises(ValueFault, match="batch 1 of data: %"):
+        made([empty, {"x": np.full((1, 3, 8, 8), 3e38, np.float32)}])
 
 
 # ------------------------------------------------------------------------------------------------- sources and plans
@@ -443,6 +487,11 @@ def test_the_chart_and_the_data(tmp_path: Path) -> None:
     bars = [float(r.get("width", 0)) for r in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
     errors = [one["error"] or 0 for one in data["layers"]]
     assert len(bars) == 4 and np.argsort(bars).tolist() == np.argsort(errors).tolist()
+    assert f"relative error {data['error']:.2g} on 12 sample(s) of the data" in str(report)
+    assert data["speed"]["batch"] == 4
+    timed = dataclasses.replace(report, speed=Speed(2.0, 1.0, (("stem", 0.004, 0.002), ("up", 1.0, 0.5)), 4, "avx2"))
+    assert "2.00 times as fast at batch 4 (avx2)" in timed.svg()
+    assert "4 → 2 µs" in timed.svg() and "1.00 → 0.50 ms" in timed.svg()
     assert "3 of 4 layers in int8 (mse)" in str(report) and "kept by the name head" in str(report)
     with pytest.raises(UserError, match=r"q.png: the quantisation report is written as .svg"):
         made(report_file="q.png")
