@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib.util
+import os
 import statistics
 import time
 import warnings
@@ -19,7 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import ingot
 from benchmarks import torch_nets
 from benchmarks.harness import CACHE, Options, Result, Sample, Share, seconds
-from benchmarks.machine import peak
+from benchmarks.machine import forced_level, peak
+from ingot import _native
 
 BATCHES = (1, 8)
 # Of the largest output, against torch in float32. int8 is calibrated on eight samples.
@@ -28,6 +30,13 @@ CALIBRATION = 8
 AROUND = {"bert": "bfloat16"}  # what is not int8 there; float32 elsewhere, whose epilogues round to int8 in fewer steps
 BUILD_SECONDS = 5
 METHOD = {"unet": "min-max"}  # mse elsewhere; here it cuts off what the largest difference then shows
+# What keeps oneDNN, in OpenVINO and torch, and torch's own kernels to the level that INGOT_ISA forces.
+HELD = {
+    "portable": ("SSE41", "default"), "avx2": ("AVX2", "avx2"), "avx_vnni": ("AVX2_VNNI", "avx2"),
+    "avx512": ("AVX512_CORE", "avx512"), "avx512_vnni": ("AVX512_CORE_VNNI", "avx512"),
+    "avx512_bf16": ("AVX512_CORE_BF16", "avx512"),
+}  # fmt: skip
+IS_HELD = "peers are kept to {} (ONEDNN_MAX_CPU_ISA={}, ATEN_CPU_CAPABILITY={}); not ONNX Runtime, which is left out"
 NO_NNCF = "int8: OpenVINO's calibrator, NNCF, is not installed"
 BURST = 0.25  # seconds of runs for one figure
 PAUSE = 0.05  # between contestants: threads of the one before have stopped spinning
@@ -39,6 +48,10 @@ def net(name: str, options: Options) -> Result:
     """One net at every batch and precision."""
     torch.set_num_threads(options.threads)
     result = Result(name)
+    level = forced_level()
+    if level is not None:
+        os.environ["ONEDNN_MAX_CPU_ISA"], os.environ["ATEN_CPU_CAPABILITY"] = HELD[level]
+        result.notes.append(IS_HELD.format(level, *HELD[level]))
     module = torch_nets.make(name)
     engines = {}
     for precision in ACCURACY:
@@ -61,8 +74,9 @@ def _built(name: str, module: Any, precision: str) -> tuple[Any, float]:
     begin = time.perf_counter()
     dynamic = {parameter: spec.dynamic}
     if precision == "int8":
+        around = AROUND.get(name) if _has_bfloat16() else None
         engine = ingot.quantize(
-            module, _samples(name), inputs, precision=AROUND.get(name), dynamic=dynamic, method=METHOD.get(name, "mse"),
+            module, _samples(name), inputs, precision=around, dynamic=dynamic, method=METHOD.get(name, "mse"),
             errors=False, report=False,
         )  # fmt: skip
     else:
@@ -72,6 +86,11 @@ def _built(name: str, module: Any, precision: str) -> tuple[Any, float]:
     path = CACHE / f"{name}-{precision}.ingot"
     engine.save(path)
     return ingot.load(path), took
+
+
+def _has_bfloat16() -> bool:
+    """Whether the level has instructions for it. Peers refuse it, or compute it as float32, on processors without."""
+    return _native.level() in ("avx512_bf16", "amx")
 
 
 @functools.cache
@@ -137,7 +156,8 @@ def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> 
     images = x.dim() == 4
     if precision == "int8":
         if importlib.util.find_spec("nncf") is not None:
-            yield "OpenVINO", _openvino(name, module, x, "bf16", options.threads, calibrated=True)
+            around = "bf16" if _has_bfloat16() else "f32"
+            yield "OpenVINO", _openvino(name, module, x, around, options.threads, calibrated=True)
         return
     if precision == "float32":
         yield "torch eager", lambda: module(x)
@@ -145,7 +165,11 @@ def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> 
             last = copy.deepcopy(module).to(memory_format=torch.channels_last)
             given = x.contiguous(memory_format=torch.channels_last)
             yield "torch eager channels-last", lambda: last(given)
-        yield "ONNX Runtime", _onnx_runtime(name, module, x, options.threads)
+        if forced_level() is None:
+            yield "ONNX Runtime", _onnx_runtime(name, module, x, options.threads)
+        yield "OpenVINO", _openvino(name, module, x, "f32", options.threads)
+        return
+    if not _has_bfloat16():  # torch would compute it number by number; the best of a peer is float32
         yield "OpenVINO", _openvino(name, module, x, "f32", options.threads)
         return
     narrow = copy.deepcopy(module).bfloat16()
