@@ -66,6 +66,15 @@ def test_modules(name: str) -> None:
     assert not (found := INSIDE.search(str(e.value))), (found, str(e.value))
 
 
+def test_the_line_is_the_users_where_a_layer_of_torchs_refuses() -> None:
+    conv = torch.nn.Conv2d(3, 4, 3)
+    with pytest.raises(UserError, match=r"\(test_messages.py:\d+: .*\): Expected 3D \(unbatched\) or 4D") as e:
+        ingot.build(_Net(lambda x: conv(x)), (X,), report=False)
+    with pytest.raises(UserError, match="torch.export cannot export Conv2d: Expected 3D") as alone:
+        ingot.build(conv, (X,), report=False)
+    assert "conv.py" not in f"{e.value}{alone.value}"
+
+
 OWN: dict[str, Callable[[Any], Any]] = {  # what a Module of ours does with a tensor that has no name of its own
     "its truth": lambda y: y if y > 0 else -y,
     "its length": len,

@@ -90,7 +90,7 @@ def line_of(torch: Any, error: BaseException) -> Line | None:
     found = None
     for frame, number in _frames(error.__traceback__):
         file = frame.f_code.co_filename
-        if is_users(torch, file) and not file.startswith((_OURS, "<")):
+        if not _is_torchs(torch, file) and not file.startswith((_OURS, "<")):
             found = (file, number)
     return found
 
@@ -98,11 +98,15 @@ def line_of(torch: Any, error: BaseException) -> Line | None:
 _CALLS_FORWARD = os.path.join("nn", "modules", "module.py")
 
 
-def is_users(torch: Any, file: str) -> bool:
-    """Whether a file is none of torch's own; torch.nn's layers are as a user would write them."""
-    folder = os.path.dirname(torch.__file__) + os.sep
-    layers = file.startswith(folder + "nn" + os.sep) and not file.endswith(_CALLS_FORWARD)
-    return layers or not file.startswith(folder)
+def _is_torchs(torch: Any, file: str) -> bool:
+    """Whether a file is of the torch package."""
+    return file.startswith(os.path.dirname(torch.__file__) + os.sep)
+
+
+def _is_forward(torch: Any, file: str) -> bool:
+    """Whether a file is a user's, or of torch.nn's layers, which ask as a user's forward does."""
+    layers = os.path.join(os.path.dirname(torch.__file__), "nn") + os.sep
+    return not _is_torchs(torch, file) or file.startswith(layers) and not file.endswith(_CALLS_FORWARD)
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[tuple[Any, int]]:
@@ -130,7 +134,7 @@ def asked_at(torch: Any, place: Any) -> tuple[bool, Line | None]:
     """Whether forward asked what torch has a guard for, and not torch for itself, and at which line."""
     file = getattr(getattr(place, "framework_loc", None), "filename", "") or ""
     line = line_of_place(torch, place)
-    return bool(file) and (is_users(torch, file) or file.endswith(_ASKS)), line
+    return bool(file) and (_is_forward(torch, file) or file.endswith(_ASKS)), line
 
 
 def line_of_place(torch: Any, place: Any) -> Line | None:
@@ -140,4 +144,4 @@ def line_of_place(torch: Any, place: Any) -> Line | None:
         return os.path.basename(theirs[1]), int(theirs[2])
     frame: Any = getattr(place, "framework_loc", None)
     file = getattr(frame, "filename", "")
-    return (file, frame.lineno) if file and is_users(torch, file) else None
+    return (file, frame.lineno) if file and _is_forward(torch, file) else None
