@@ -277,6 +277,8 @@ class Calibration:
     """What makes the plan of a network when it is built."""
 
     def __init__(self, data: Any, options: Options, of_llm: bool, device: Device) -> None:
+        if options.tune is not None and device.is_architecture:
+            raise UserError(f"tune measures runs, and {device} has no GPU to run on: tune there, with device='cuda'")
         self.data, self.options, self.device = data, options, device
         self.timed = Device() if device.is_architecture else device  # where int8 is timed beside float
         self.of_llm = of_llm  # whether something was asked for that only a language model has

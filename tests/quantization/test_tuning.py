@@ -116,6 +116,8 @@ def test_a_build_for_a_gpu_elsewhere_says_that_nothing_is_timed_there() -> None:
     network, weights = net()
     engine = ingot.quantize(network, batches(), weights=weights, device="cuda:sm_90")
     assert str(engine.device) == "cuda:sm_90"
+    with pytest.raises(UserError, match="tune measures runs, and cuda:sm_90 has no GPU to run on"):
+        ingot.quantize(network, batches(), weights=weights, device="cuda:sm_90", tune=1)
     assert [line for line in engine.log if "whether it pays on cuda:sm_90 is not timed" in line]
 
 
