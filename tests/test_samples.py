@@ -74,7 +74,7 @@ def accuracy(engine, batch):
 """,
 }
 AFTER = {
-    "chat.md": "assert answer.finish_reason in ('stop', 'length')\n",
+    "chat.md": "assert answer.finish_reason in ('stop', 'length') and stream.completion.completion_tokens == 32\n",
     "devices.md": "assert tuple(out.shape) == (2, 2)\n",
     "embeddings.md": "assert vectors.shape[0] == 1\n",
     "importing.md": "import os; assert os.path.getsize('model.pt2') > 0 and engine.inputs[0].dims[0] == 'N'\n",
