@@ -36,7 +36,8 @@ def placed(error: E, name: str = "") -> E:
     """The error with the user's line (and the called function's name) in front, unless it has them."""
     if getattr(error, "line_of_user", None) is not None:
         return error
-    found = type(error)(f"{here()}{name + ': ' if name else ''}{error}")
+    named = name and not str(error).startswith(f"{name}: ")
+    found = type(error)(f"{here()}{name + ': ' if named else ''}{error}")
     found.line_of_user = user_line()  # type: ignore[attr-defined]
     return found
 

@@ -185,8 +185,10 @@ def _size(network: Network, size: Expr, dtype: DType) -> Value:
 def _scalar_dtype(op: Op, index: int, x: Any, operands: tuple[Any, ...]) -> DType:
     """The dtype that a Python number takes: that of the first tensor beside it which may lend its own."""
     if not isinstance(x, bool | int | float | Expr):
-        raise OpError(f"{op.name}: operand {_operand_name(op, index)} is a {type(x).__name__}; operands are tensors of "
-                      "a network, NumPy arrays, or Python numbers")
+        kind = type(x)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        raise OpError(f"{op.name}: operand {_operand_name(op, index)} is a {name}; operands are tensors of a network, "
+                      "NumPy arrays, or Python numbers")
     for i, other in enumerate(operands):
         if op.scalars_like is None or _operand_name(op, i) in op.scalars_like:
             if isinstance(other, Value):

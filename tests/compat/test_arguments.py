@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingot.errors import UnsupportedError
+from ingot.errors import OpError, UnsupportedError
 from tests.compat.test_trt_network import X, run, trt
 
 torch = pytest.importorskip("torch")
@@ -21,6 +21,13 @@ def plain(record: Any, *tensors: Any) -> Any:
         return record(*(Tensor(trt_tensor=t) for t in given)).trt_tensor
 
     return run(call, *tensors)
+
+
+def test_a_tensor_of_torchs_among_operands() -> None:
+    import tensorrt_llm.functional as g
+
+    with pytest.raises(OpError, match=r"test_arguments.py:\d+: matmul: operand b is a torch\.Tensor; operands are"):
+        plain(lambda x: g.matmul(x, torch.ones(4, 2)), X)
 
 
 IDS = torch.tensor([[0, 4], [2, 1]], dtype=torch.int32)
