@@ -111,7 +111,6 @@ def test_activations_that_are_written_out() -> None:
     turned = changed(changed(MISH, 9, ["mul", "float32", 8, 0]), 6, ["mul", "float32", 5, 3])
     for steps in (MISH, turned):
         assert ulps(compute(steps, [9], [x], [("float32", x.shape)])[0], mish(x.astype(np.float64))) <= 4.5
-    x = x[x != -math.inf]  # there the formula has infinity times zero, and the step has its limit
     last_places = np.spacing(np.maximum(np.abs(x), np.float32(2.0**-126)))
     turned = changed(changed(GELU, 8, ["mul", "float32", 7, 2]), 2, ["mul", "float32", 0, 1])
     for steps in (GELU, turned):

@@ -54,7 +54,7 @@ struct Blocking {
   std::int64_t kept;
 };
 constexpr Blocking kVectorBlocking = {128, 128, 128, 2, 8, 24, 1 << 17};  // x packed as float32
-constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products
+constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products, and int8 without VNNI
 constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 16, 1 << 19};    // AMX
 constexpr Blocking kQuadBlocking = {512, 128, 512, 4, 4, 6, 1 << 19};     // int8
 constexpr Blocking kTileQuadBlocking = {512, 512, 512, 8, 8, 8, 1 << 20};  // int8 on AMX

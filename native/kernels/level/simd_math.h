@@ -99,9 +99,9 @@ INGOT_INLINE Vec erf(Vec x) {
 
 // x times the Gaussian's distribution function is max(0, x) - |x| S(|x|), where S(t) = erfc(t / sqrt(2)) / 2 falls from 1/2. Its
 // logarithm to base 2 is smooth: a polynomial p (minimax in t S(t)); 2^p is that of the fraction, with the whole part added to the
-// exponent. From 8 on |x| S(|x|) is below 6e-15 and stays there: infinity is kept, and -infinity gives the limit, not a NaN.
+// exponent. From 8 on |x| S(|x|) is below 6e-15 and stays there. max(0, x) is (x + |x|) / 2: NaN at -infinity, as torch has it.
 INGOT_INLINE Vec gelu(Vec x) {
-  const Vec t = min(broadcast(8.0f), abs(x));  // a NaN, as second operand, passes
+  const Vec size = abs(x), t = min(broadcast(8.0f), size);  // a NaN, as second operand, passes
   Vec p = broadcast(2.35490845e-7f);
   p = fma(p, t, broadcast(-5.54104872e-6f));
   p = fma(p, t, broadcast(5.11862127e-5f));
@@ -120,7 +120,8 @@ INGOT_INLINE Vec gelu(Vec x) {
   e = fma(e, r, broadcast(2.40222409e-1f));
   e = fma(e, r, broadcast(6.93147004e-1f));
   e = fma(e, r, broadcast(1.0f));
-  return fnma(t, from_bits(bits(e) + shift_left<23>(bits(shifted))), max(zero(), x));
+  const Vec half = broadcast(0.5f), positive = fma(half, size, half * x);
+  return fnma(t, from_bits(bits(e) + shift_left<23>(bits(shifted))), positive);
 }
 
 // The remainder of x by pi/2 and the quadrant, in float64, good to |x| = 2^20. Lanes beyond take the C library's way.
