@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_written(pico: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(pico: Path, tmp_path: Path) -> None:
-    fails(ingot("build", pico, "-o", tmp_path / "no" / "x.ingot", "--no-report"), 2, "No such")
+    fails(ingot("build", pico, "-o", tmp_path / "no" / "x.ingot", "--no-report"), 2, "there is no folder")
 
 
 def test_a_folder_as_output(pico: Path, tmp_path: Path) -> None:
