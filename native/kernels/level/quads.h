@@ -79,10 +79,12 @@ struct Quads16 {
 };
 constexpr bool kRowSums = false;
 
-#if !defined(__AVX2__)
 typedef std::int16_t Shorts8 __attribute__((vector_size(16)));
-INGOT_INLINE Ints4 even_words4(Ints4 quads) { return (Ints4)(((Shorts8)quads << 8) >> 8); }
-INGOT_INLINE Ints4 odd_words4(Ints4 quads) { return (Ints4)((Shorts8)quads >> 8); }
+typedef std::int32_t Quads4 __attribute__((vector_size(16)));
+INGOT_INLINE Quads4 even_words(Quads4 quads) { return (Quads4)(((Shorts8)quads << 8) >> 8); }
+INGOT_INLINE Quads4 odd_words(Quads4 quads) { return (Quads4)((Shorts8)quads >> 8); }
+
+#if !defined(__AVX2__)
 INGOT_INLINE Ints4 dot2_4(Ints4 w, Ints4 x) {
 #if defined(__SSE2__)
   return (Ints4)__builtin_ia32_pmaddwd128((Shorts8)w, (Shorts8)x);
@@ -99,8 +101,8 @@ INGOT_INLINE Quads16 widened(Ints quads) {
   const auto even = [](__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); };
   return {{even(quads.a), even(quads.b)}, {_mm256_srai_epi16(quads.a, 8), _mm256_srai_epi16(quads.b, 8)}};
 #else
-  return {{even_words4(quads.a), even_words4(quads.b), even_words4(quads.c), even_words4(quads.d)},
-          {odd_words4(quads.a), odd_words4(quads.b), odd_words4(quads.c), odd_words4(quads.d)}};
+  return {{even_words(quads.a), even_words(quads.b), even_words(quads.c), even_words(quads.d)},
+          {odd_words(quads.a), odd_words(quads.b), odd_words(quads.c), odd_words(quads.d)}};
 #endif
 }
 
@@ -123,13 +125,11 @@ INGOT_INLINE void add_dot2(Ints& sum, Ints w, Ints x) {
 /// Makes a packed row's `depth` values of 8 bits twice as wide where they lie, those of a quad in the order 0 2 1 3. What follows up to a whole 16
 /// values is overwritten.
 inline void widen_row(std::byte* row, int depth) {
-  typedef std::int16_t Shorts __attribute__((vector_size(16)));
-  typedef std::int32_t Words __attribute__((vector_size(16)));
   for (int k = ((depth + 15) & ~15) - 16; k >= 0; k -= 16) {  // from the end on: what is written has been read
-    Shorts quads;
+    Quads4 quads;
     __builtin_memcpy(&quads, row + k, 16);
-    const Words even = (Words)((quads << 8) >> 8), odd = (Words)(quads >> 8);
-    const Words wide[2] = {__builtin_shuffle(even, odd, Words{0, 4, 1, 5}), __builtin_shuffle(even, odd, Words{2, 6, 3, 7})};
+    const Quads4 even = even_words(quads), odd = odd_words(quads);
+    const Quads4 wide[2] = {__builtin_shuffle(even, odd, Quads4{0, 4, 1, 5}), __builtin_shuffle(even, odd, Quads4{2, 6, 3, 7})};
     __builtin_memcpy(row + 2 * k, wide, 32);
   }
 }
