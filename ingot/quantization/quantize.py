@@ -33,7 +33,7 @@ from ingot.quantization.observers import Means, Observer
 from ingot.quantization.places import word_of
 from ingot.quantization.ranges import check_method, range_of
 from ingot.quantization.report import Report, check_name, measured, write_accuracy
-from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run
+from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run, samples_of
 from ingot.quantization.sensitivity import sensitivity
 from ingot.quantization.smooth import Smoothing
 from ingot.quantization.tuning import WHY, Clock, Tuning, key_of, read, tuned
@@ -304,8 +304,7 @@ class Calibration:
             seen.read(Batches(self.data, ready, self.options.batches), done)
         choices = seen.choices(whys)
         if all(choice.scale is None for choice in choices):
-            why = "; ".join(dict.fromkeys(choice.why for choice in choices))[:300]
-            raise UserError(f"by these data no layer of network {network.name} can be int8: {why}")
+            raise UserError(f"by these data no layer of network {network.name} can be int8: {_whys(choices)}")
         if seen.samples < FEW:
             self.remarks.append(
                 f"int8: scales follow from only {seen.samples} sample(s); a few hundred, as the network will see them, "
@@ -358,8 +357,7 @@ class Calibration:
                 f"int8: the outputs have a relative error of {self.error:.2g}{most}: a budget leaves layers float"
             )
         if not int8:
-            why = "; ".join(dict.fromkeys(choice.why for choice in report.plan.layers))[:300]
-            self.remarks.append(f"int8: all {len(report.plan.layers)} layers are float: {why}")
+            self.remarks.append(f"int8: all {len(report.plan.layers)} layers are float: {_whys(report.plan.layers)}")
         doubted = self.options.tune is None and bool(int8)
         if whole or doubted:
             speed = measured(engine, self.float, self.feeds, self.timed, math.inf if whole else COMPARED)
@@ -426,12 +424,12 @@ class Seen:
                         mean.add(array)
             self._keep(feeds)
             self.batches += 1
-            self.samples += _samples(self.network, feeds)
+            self.samples += samples_of(self.network, feeds)
             done(number + 1, batches.total or number + 2)
 
     def _keep(self, feeds: Feeds) -> None:
         """Keeps the first samples, in whole batches where these cannot be cut."""
-        missing = self.options.samples - sum(_samples(self.network, kept) for kept in self.kept)
+        missing = self.options.samples - sum(samples_of(self.network, kept) for kept in self.kept)
         if missing <= 0:
             return
         first = self.network.inputs[0].shape[0] if self.network.inputs[0].shape else 1
@@ -443,25 +441,28 @@ class Seen:
     def choices(self, whys: Sequence[str]) -> list[Choice]:
         """The layers with their scales, all as int8 as they can be."""
         scale_of: dict[str, float] = {}
-        unseen = {v.name for group, o in zip(self.groups, self.observers, strict=True) if not o.any for v in group}
+        unseen: set[str] = set()
         for group, seen in zip(self.groups, self.observers, strict=True):
+            unseen |= set() if seen.any else {v.name for v in group}
             scale = range_of(seen, self.options.method, self.options.percentile) / LIMIT
             scale_of |= {v.name: float(np.float32(scale)) for v in group}
         found = []
         for layer, why in zip(self.layers, whys, strict=True):
             scale = 0.0 if why else scale_of[layer.sources[0].name]
             if not why and not is_scale(scale):
-                why = "its input was 0 in all the data" if not scale else "its input is too small for a scale"
-                why = "its input had no elements in the data" if layer.sources[0].name in unseen else why
+                if layer.sources[0].name in unseen:
+                    why = "its input had no elements in the data"
+                else:
+                    why = "its input was 0 in all the data" if not scale else "its input is too small for a scale"
             choice = Choice(layer.name, layer.node.op.name, None if why else scale, why=why)
             waits = 0.0 if why or layer.summand is None else scale_of[layer.summand.name]
             found.append(dataclasses.replace(choice, output=waits) if is_scale(waits) else choice)
         return found
 
 
-def _samples(network: Network, feeds: Feeds) -> int:
-    first = feeds[network.inputs[0].name]
-    return len(first) if first.ndim else 1
+def _whys(choices: Sequence[Choice]) -> str:
+    """Why layers are float, each reason once."""
+    return "; ".join(dict.fromkeys(choice.why for choice in choices))[:300]
 
 
 def _channels(node: Node) -> int:
@@ -512,7 +513,7 @@ class _Search:
             choices, error = self._corrected(choices)
             if self.options.budget is not None:
                 choices, error = self._within(choices, done)
-        facts = {**self.facts, "samples": sum(_samples(self.ready, kept) for kept in self.seen.kept), "error": error}
+        facts = {**self.facts, "samples": sum(samples_of(self.ready, kept) for kept in self.seen.kept), "error": error}
         return Plan(tuple(choices), facts)
 
     def _by_rows(self, choices: list[Choice]) -> list[Choice]:

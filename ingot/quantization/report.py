@@ -16,7 +16,7 @@ from ingot.errors import UserError
 from ingot.passes.calibrated import Choice, Plan
 from ingot.quantization.chart import Bar, chart
 from ingot.quantization.places import placed, seconds_of, word_of
-from ingot.quantization.running import Feeds
+from ingot.quantization.running import Feeds, samples_of
 from ingot.quantization.tuning import GAIN, Tuning, by_layer
 from ingot.written import write_whole
 
@@ -193,6 +193,4 @@ def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, second
     names = [choice.name for choice in Report.of(engine).plan.layers]
     layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names)) if on_cpu else ()
     one, two = (statistics.median(times[name][1:]) for name in sessions)
-    first = next(iter(feeds.values()), None)
-    batch = len(first) if first is not None and first.ndim else 1
-    return Speed(one, two, layers, batch, word_of(device))
+    return Speed(one, two, layers, samples_of(engine, feeds), word_of(device))

@@ -57,6 +57,12 @@ def made(network: Network, weights: Mapping[str, Array], plan: Plan | None = Non
     return Made(compiled, Engine.from_memory(header, tensors, external_ops(network)))
 
 
+def samples_of(takes: Network | Engine, feeds: Feeds) -> int:
+    """How many samples a batch has: the first size of the first input."""
+    first = feeds[takes.inputs[0].name]
+    return len(first) if first.ndim else 1
+
+
 def run(engine: Engine, feeds: Feeds, number: int) -> dict[str, Array]:
     """One run on batch `number`, which a fault of the batch names."""
     try:

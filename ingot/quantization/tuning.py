@@ -160,7 +160,7 @@ def tuned(
     for more in ([name] for _, name in slower):
         if not clock.left():
             break
-        other = make(floats | {*more}).session()
+        other = make(floats | {*more}).session(device=device)
         one, two = _both(best, other, given)
         if two < one * (1 - GAIN):
             floats, best, after = floats | {*more}, other, before * two / one * (after / before)
@@ -202,5 +202,3 @@ def _both(one: Session, two: Session, feeds: Any) -> tuple[float, float]:
 
 def _least(session: Session, feeds: Any) -> float:
     return min(seconds_of(session, feeds) for _ in range(RUNS))
-
-
