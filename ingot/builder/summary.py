@@ -220,8 +220,8 @@ def _as_floats(engine: Engine, compiled: Compiled) -> list[Remark]:
     reasons: dict[str, list[str]] = {}
     for event in compiled.log:
         if event.rule == "weights":
-            kept, _, why = event.verdict.partition(": ")
-            reasons.setdefault(why, []).append(kept.partition(" ")[0])
+            name, _, kept = event.verdict.partition(" stays ")  # a name may have spaces and colons
+            reasons.setdefault(kept.partition(": ")[2], []).append(name)
     format = engine.config.get("weights", "integers")
     return [
         Remark("weights as floats", "weights", tuple(names), len(names), f"not stored as {format}: {why}",

@@ -59,6 +59,15 @@ def test_weights_that_stay_floats_are_named_with_the_reason() -> None:
     assert remark.why == "not stored as int8: conv reads it" and "--data calib.npz" in remark.what_to_do
 
 
+def test_names_with_spaces_and_colons_are_named_whole() -> None:
+    network = Network("main")
+    y = conv(image(network), network.parameter("block 1: conv", Spec((8, 8, 1, 1), "float32")))
+    network.output("y", F.matmul(y, network.parameter("matrix", Spec((6, 6), "float32"))))
+    weights = {v.name: RNG.standard_normal(v.shape).astype(np.float32) for v in network.parameters}
+    (remark,) = build_network(network, weights, format=weight_format("int8", "same")).summary.remarks
+    assert remark.where == ("block 1: conv",) and remark.why == "not stored as int8: conv reads it"
+
+
 def test_host_calls_are_gathered_with_their_places() -> None:
     network = Network("main")
     x, k = image(network, "float64"), network.input("k", Spec((8, 8, 1, 1), "float64"))
