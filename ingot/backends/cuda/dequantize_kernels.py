@@ -41,13 +41,13 @@ def group_tiles(
         s = tl.load(scales + columns * count + group, mask=known, other=0.0)
         part = tl.dot(_number(w & 15, 8).to(low.dtype), low, input_precision="ieee")
         part = tl.dot(_number(w >> 4, 8).to(low.dtype), high, part, input_precision="ieee")
-        sums += part * s[:, None]
+        sums += part * s.to(tl.float32)[:, None]
         if PAIR:
             v = tl.load(second + place + group * HALF, mask=known[:, None], other=0)
             t = tl.load(second_scales + columns * count + group, mask=known, other=0.0)
             part = tl.dot(_number(v & 15, 8).to(low.dtype), low, input_precision="ieee")
             part = tl.dot(_number(v >> 4, 8).to(low.dtype), high, part, input_precision="ieee")
-            others += part * t[:, None]
+            others += part * t.to(tl.float32)[:, None]
     written = known[:, None] & (row < rows)[None, :]
     finish(sums, others, extra, out, row.to(tl.int64)[None, :], columns[:, None], written, extra_stride, out_stride,
            PAIR, EXTRA)  # fmt: skip
@@ -82,7 +82,7 @@ def expand_groups(weight, scales, out, n, k, BN: tl.constexpr, HALF: tl.constexp
     known = (row < n)[:, None] & (j >= 0)[None, :]
     line = row.to(tl.int64)[:, None]
     w = tl.load(weight + line * (k // 2) + group * HALF + j[None, :], mask=known, other=0)
-    s = tl.load(scales + row * (k // (2 * HALF)) + group, mask=row < n, other=0.0)[:, None]
+    s = tl.load(scales + row * (k // (2 * HALF)) + group, mask=row < n, other=0.0).to(tl.float32)[:, None]
     place = out + line * k + group * 2 * HALF + j[None, :]
     tl.store(place, (_number(w & 15, 8) * s).to(out.dtype.element_ty), mask=known)
     tl.store(place + HALF, (_number(w >> 4, 8) * s).to(out.dtype.element_ty), mask=known)

@@ -50,7 +50,8 @@ def _words(weight, block, part, n, WORDS: tl.constexpr, BN: tl.constexpr, CHUNKS
 
 @triton.jit
 def _scales(scales, block, part, n, K: tl.constexpr, BN: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr):
-    """What the sums of a block of rows are multiplied with: [BN, 1], or of groups [CHUNKS, BN, 1]."""
+    """What the sums of a block of rows are multiplied with: [BN, 1], or of groups [CHUNKS, BN, 1], as it is stored:
+    widening it here would wait for it."""
     if HALF:
         groups: tl.constexpr = K // (2 * HALF)
         column = block * BN + tl.arange(0, BN)[None, :, None]
@@ -207,9 +208,9 @@ def product_integers(
     """out[ROWS, n] = norm(x)[ROWS, K] · weight[n, K]ᵀ and what follows it, for few rows.
 
     weight: int32 words of int8 [n, K], with a scale an output; or, where HALF is not 0, of nibbles as `operands.packed`
-    lays them, in groups of 2 · HALF with a scale each. R is the power of two from ROWS on. A program holds x, and has
-    every so manieth block of BN rows of the weight, in PARTS of CHUNKS times 16 bytes of a row: it loads the next part
-    while it sums one, the first one before it waits for x. NATIVE: on a GPU, not interpreted.
+    lays them, in groups of 2 · HALF with a scale each, of 16 or 32 bits. R is the power of two from ROWS on. A program
+    holds x, and has every so manieth block of BN rows of the weight, in PARTS of CHUNKS times 16 bytes of a row: it
+    loads the next part while it sums one, the first one before it waits for x. NATIVE: on a GPU, not interpreted.
     """
     WORDS: tl.constexpr = K // 8 if HALF else K // 4
     PIECES: tl.constexpr = PARTS * (4 if HALF else 2)
@@ -249,10 +250,10 @@ def product_integers(
             if HALF:
                 a, b, c = begin[3 * part] + zero, begin[3 * part + 1] + zero, begin[3 * part + 2] + zero
                 low, middle, high = _add4(a, b, c, w, lines, 24 * part, NATIVE)
-                sums += (low + (middle << 8) + (high << 16)).to(tl.float32) * s
+                sums += (low + (middle << 8) + (high << 16)).to(tl.float32) * s.to(tl.float32)
                 if PAIR:
                     low, middle, high = _add4(a, b, c, v, lines, 24 * part, NATIVE)
-                    others += (low + (middle << 8) + (high << 16)).to(tl.float32) * t
+                    others += (low + (middle << 8) + (high << 16)).to(tl.float32) * t.to(tl.float32)
             else:
                 low, middle, high = _add8(low, middle, high, w, lines, 12 * part, NATIVE)
                 if PAIR:

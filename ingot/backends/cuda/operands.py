@@ -43,8 +43,8 @@ class Rows:
 class Weight:
     """What a product multiplies rows with, [n, k]; `second` makes it silu(x · wᵀ) · (x · secondᵀ).
 
-    scales: of int8 and float8_e4m3fn, one an output; with `group`, of 4 bits in bytes [n, k / 2] (`packed`), one a
-    group.
+    scales: float32, of int8 and float8_e4m3fn one an output; with `group`, of 4 bits in bytes [n, k / 2] (`packed`),
+    one a group, float32 or float16.
     """
 
     first: Any

@@ -113,7 +113,7 @@ def product_planes(
             p = nibbles(w, True, NATIVE)
             low, middle, high = _dot(q, a0, nothing), _dot(q, a1, nothing), _dot(q, a2, nothing)
             low, middle, high = _dot(p, b0, low), _dot(p, b1, middle), _dot(p, b2, high)
-            sums += _whole4(low, middle, high) * s[:, None]
+            sums += _whole4(low, middle, high) * s.to(tl.float32)[:, None]
             if PAIR:
                 w = tl.load(second + place + group * HALF, eviction_policy="evict_first")
                 s = tl.load(second_scales + line * steps + group)
@@ -121,7 +121,7 @@ def product_planes(
                 p = nibbles(w, True, NATIVE)
                 low, middle, high = _dot(q, a0, nothing), _dot(q, a1, nothing), _dot(q, a2, nothing)
                 low, middle, high = _dot(p, b0, low), _dot(p, b1, middle), _dot(p, b2, high)
-                others += _whole4(low, middle, high) * s[:, None]
+                others += _whole4(low, middle, high) * s.to(tl.float32)[:, None]
     else:
         j = tl.arange(0, BK)
         place = (line * K)[:, None] + j[None, :]

@@ -304,11 +304,13 @@ def _factor(node: Node) -> Factor | None:
         stored, scales = made.inputs
         group = made.op.group
         kinds = (dtypes.int4,) if group else (dtypes.int8, dtypes.float8_e4m3fn)
+        kinds_of_scales = (dtypes.float32, dtypes.float16) if group else (dtypes.float32,)
         outputs = (stored.shape[0], stored.shape[1] // group if group else 1)
         fits = stored.dtype in kinds and scales.shape == outputs and group == (power(group) if group else 0)
         # Rows of a table that is the head too are looked up as they are stored.
         fits &= all(isinstance(reader.op, (Dequantize, Embedding)) for reader in stored.uses)
-        if not fits or scales.kind != "parameter" or scales.dtype is not dtypes.float32 or 0 < group < LEAST_GROUP:
+        fits &= scales.kind == "parameter" and scales.dtype in kinds_of_scales
+        if not fits or 0 < group < LEAST_GROUP:
             return None
         found = Factor(stored, scales, group)
     else:

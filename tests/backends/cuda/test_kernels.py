@@ -233,6 +233,23 @@ def test_product_of_integers(rows: int, n: int, k: int, group: int, pair: bool, 
             assert out[:, n].isnan().all()
 
 
+@pytest.mark.parametrize(
+    ("rows", "group", "expanded"), [(1, 64, False), (6, 64, False), (6, 512, False), (6, 512, True)]
+)
+def test_scales_of_float16(rows: int, group: int, expanded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits as with float32: by few rows, by both kernels of the matrix units, and expanded first."""
+    monkeypatch.setattr(launch, "EXPANDED_ROWS", 3 if expanded else 512)
+    n, k = 9, 1024
+    x = draw(rows, k, dtype=HALF, seed=1)
+    gate, up = (packed(torch, w, group) for w in torch.randint(-8, 8, (2, n, k), dtype=torch.int8, device=DEVICE))
+    halves = [draw(n, k // group, dtype=torch.float16, seed=s) / 100 for s in (2, 3)]
+    found = []
+    for a, b in (halves, [s.float() for s in halves], [halves[0], halves[1].float()]):
+        found.append(torch.full((rows, n), float("nan"), dtype=HALF, device=DEVICE))
+        LAUNCHER.product(x, Weight(gate, a, up, b, group), found[-1])
+    assert found[0].isfinite().all() and torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
 @pytest.mark.parametrize(("group", "k"), [(0, 64), (32, 64), (0, 256), (64, 256)])
 def test_products_of_integers_with_odd_rows(group: int, k: int) -> None:
     """A row of zeros, one with numbers from far apart, and one without a number, each for itself."""
