@@ -43,7 +43,8 @@ def matmul_packed() -> Iterator[Template]:
         k = t.value("k", calc("*", group, t.size("groups", 1, 5))) if stored == "uint8" else t.size("k", 0, 300)
         operands = [t.input("x", [m, k], dtype), t.weight("w", panels(n, k, stored, parts), stored)]
         if stored == "uint8":
-            operands.append(t.weight("scales", panels(n, calc("//", k, group), "float32", parts), "float32"))
+            kind = t.choice("scales_dtype", "float32", "float16")
+            operands.append(t.weight("scales", panels(n, calc("//", k, group), "float32", parts), kind))
         params = {"group": group} if stored == "uint8" else {}
         expression = FLOAT if parts == 1 else steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
         y = t.result([m, n], t.choice("y_dtype", *FLOATS))

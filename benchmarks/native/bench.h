@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -29,6 +30,9 @@
 #endif
 #ifndef BENCH_GROUP
 #define BENCH_GROUP 32
+#endif
+#ifndef BENCH_SCALES
+#define BENCH_SCALES float16
 #endif
 
 using namespace ingot;

@@ -1,7 +1,7 @@
 // Times the level code of matmul_packed alone, without Python or the executor.
 //
 // From the repository's root, after a build in build/dev (bfloat16; -DBENCH_DTYPE=float32 or int8 for these; narrower weights
-// by -DBENCH_PACKING=int8, or int4 with -DBENCH_GROUP=32, 64 or 128):
+// by -DBENCH_PACKING=int8, or int4 with -DBENCH_GROUP=32, 64 or 128, and -DBENCH_SCALES=float32 for scales of 32 bits in the place of 16):
 //   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
 //     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
 //     benchmarks/native/matmul_bench.cpp build/dev/libingot_core.a -pthread -o bench
@@ -13,6 +13,7 @@ namespace {
 
 constexpr Packing kPacking = Packing::BENCH_PACKING;
 constexpr int kGroup = kPacking == Packing::int4 ? BENCH_GROUP : 0;
+constexpr int kScaleBytes = static_cast<int>(size_of(DType::BENCH_SCALES));
 
 struct Product {
   std::int64_t rows, n, k;
@@ -23,7 +24,7 @@ struct Product {
     return round_up(k, packed_depth(kPacking)) / packed_depth(kPacking) * kPackedBytes;
   }
   std::int64_t groups() const { return kGroup == 0 ? 0 : (k + kGroup - 1) / kGroup; }
-  std::int64_t scales_bytes() const { return panels() * groups() * kPanel * 4; }
+  std::int64_t scales_bytes() const { return panels() * groups() * kPanel * kScaleBytes; }
   std::int64_t panels_bytes() const { return panels() * panel_bytes(); }
   std::int64_t weight_bytes() const { return panels_bytes() + scales_bytes(); }
 };
@@ -51,7 +52,8 @@ void multiply(Team& team, const Product& p, const std::byte* x, const std::byte*
     job.w = w + p.panel_bytes() * p.parts * first;
     job.packing = kPacking;
     job.group = kGroup;
-    job.scales = reinterpret_cast<const float*>(scales) + first * p.parts * p.groups() * kPanel;
+    job.scale_bytes = kScaleBytes;
+    job.scales = scales + first * p.parts * p.groups() * kPanel * kScaleBytes;
     job.units = last - first;
     job.parts = p.parts;
     job.columns = p.n - first * kPanel;
@@ -76,7 +78,11 @@ int main(int argc, char** argv) {
   for (std::int64_t at = 1 << 22; at < kPool + (64 << 20); at += (1 << 22)) std::memcpy(pool + at, pool, 1 << 22);
   // By themselves, since any bits would be denormals now and then, which some CPUs take a hundred times as long for.
   std::byte* const scales = huge(kPool / 4 + (64 << 20));
-  for (std::int64_t i = 0; i < 1 << 20; ++i) reinterpret_cast<float*>(scales)[i] = 1e-3f * (uniform() + 2);
+  for (std::int64_t i = 0; i < (4 << 20) / kScaleBytes; ++i) {
+    const float scale = 1e-3f * (uniform() + 2);
+    if (kScaleBytes == 2) reinterpret_cast<std::uint16_t*>(scales)[i] = static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(scale) >> 13) - (112 << 10));
+    else reinterpret_cast<float*>(scales)[i] = scale;
+  }
   for (std::int64_t at = 1 << 22; at < kPool / 4 + (64 << 20); at += (1 << 22)) std::memcpy(scales + at, scales, 1 << 22);
   std::byte* x = huge(64 << 20);
   std::byte* y = huge(256 << 20);

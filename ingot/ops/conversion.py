@@ -35,6 +35,7 @@ from ingot.ops.common import (
 )
 
 UINT64 = Spec((9,), dtypes.uint64)
+SCALES_OF_GROUPS = (dtypes.float32, dtypes.float16)
 _NOT_ZERO = each(dims_compared(operator.ne))
 
 
@@ -396,7 +397,7 @@ class Dequantize(Op):
 
     `group`: scale and zero are [..., K / group] for q [..., K], one for so many neighbours along the last dimension; 0:
     they broadcast to q. A weight that is stored as integers is this op in a network, and products take it as it is. The
-    zero point has q's type; that of int4 groups may be int8.
+    scales of groups may be float16. The zero point has q's type; that of int4 groups may be int8.
     """
 
     dtype: DType = dtypes.float32
@@ -413,6 +414,8 @@ class Dequantize(Op):
              no_engine="int4"),
         Case("groups of 4 bits: products take them, alone it runs by itself",
              (Spec((5, 64), dtypes.int4), f32(5, 2)), {"group": 32, "dtype": "bfloat16"}, no_engine="int4"),
+        Case("groups with scales of 16 bits", (Spec((5, 64), dtypes.int4), f16(5, 2)), {"group": 32},
+             no_engine="int4"),
         Case("groups with zero points", (u8(3, 24), f32(3, 3), u8(3, 3)), {"group": 8},
              host="groups are for products, which take them with their weight"),
         Case("floats of 8 bits", (Spec((5, 64), dtypes.float8_e4m3fn), f32(5, 1)), {"dtype": "bfloat16"},
@@ -423,6 +426,8 @@ class Dequantize(Op):
              {"group": 32}, no_engine="int4"),
         Case("groups that do not divide", (i8(3, 24), f32(3, 5)), {"group": 5}, error="groups of 5 must divide"),
         Case("a scale of no group", (i8(3, 24), f32(3, 1)), {"group": 8}, error=r"scale must be \(3, 3\)"),
+        Case("scales of groups in bfloat16", (i8(3, 24), bf16(3, 3)), {"group": 8}, error="of float32 or float16"),
+        Case("a scale of 16 bits without groups", (i8(3, 24), f16(3, 1)), error="scale must be float32, not float16"),
         Case("a float", (f32(9), f32()), error="q must be an integer of 4 to 32 bits"),
         Case("to an integer", (i8(9), f32()), {"dtype": "int32"}, error="dtype must be float32"),
         Case("a zero of another dtype", (i8(9), f32(), i32()), error="zero must be int8, not int32"),
@@ -445,7 +450,8 @@ class Dequantize(Op):
         fits = isinstance(last, int) and self.group > 0 and last % self.group == 0
         require(fits, f"groups of {self.group} must divide the last dimension of q, {last}")
         wanted = (*q.shape[:-1], int(last) // self.group)
-        require(scale == Spec(wanted, dtypes.float32), f"scale must be {show(wanted)} of float32, not {scale}")
+        require(scale.shape == wanted and scale.dtype in SCALES_OF_GROUPS,
+                f"scale must be {show(wanted)} of {' or '.join(kind.name for kind in SCALES_OF_GROUPS)}, not {scale}")
         kinds = (q.dtype, dtypes.int8) if q.dtype is dtypes.int4 else (q.dtype,)
         require(zero is None or any(zero == Spec(wanted, kind) for kind in kinds),
                 f"zero must be {show(wanted)} of {' or '.join(kind.name for kind in kinds)}")
@@ -477,7 +483,7 @@ class Dequantize(Op):
             zero = None if zero is None else zero.repeat_interleave(self.group, -1)
         wide = torch.float64 if self.dtype is dtypes.float64 else torch.float32
         whole = q if zero is None else q.long() - zero.long()
-        return (whole.to(wide) * scale).to(getattr(torch, self.dtype.name))
+        return (whole.to(wide) * scale.to(wide)).to(getattr(torch, self.dtype.name))
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
         return sample(rng, *specs)
@@ -493,7 +499,7 @@ def _check_scale(x: Spec, scale: Spec, zero: Spec | None, dtype: DType) -> None:
 
 def sample(rng: np.random.Generator, x: Spec, scale: Spec, *zero: Spec) -> tuple[Array, ...]:
     """Operands whose scale is positive, and the numbers to quantise partly out of range."""
-    scales = np.asarray(rng.uniform(0.01, 0.04, scale.shape)).astype(np.float32)
+    scales = np.asarray(rng.uniform(0.01, 0.04, scale.shape)).astype(scale.dtype.numpy)
     if x.dtype.is_float:
         numbers = np.asarray(rng.standard_normal(x.shape) * 2)
     else:

@@ -97,7 +97,7 @@ class Lowered(Op):
     or uint8, which the epilogue makes. Its further operands are per channel, like the result, one number (of sums), or
     one for each row or place (of a product or a convolution). `parts`: `inner` runs so often, on the first operand and,
     each time, on the next of the others; the epilogue reads all results. `group`: a weight is int4 followed by its
-    scales, one for so many neighbours of a row.
+    scales, float32 or float16, one for so many neighbours of a row.
     `outside`: the number that lies around int8 x of a convolution, in the place of 0 (its zero point).
     """
 
@@ -126,6 +126,8 @@ class Lowered(Op):
              _with(PRODUCT, X, ("panels", (1, 2), 40, 6), epilogue=SILU_MUL, parts=2)),
         Case("int4 in groups", (f16("T", 64), u8(2, 8, 32, 4), f32(2, 2, 32)),
              _with(PRODUCT, X, ("panels", (1,), 40, 64), ("panels", (2,), 40, 2), dtype="float16", group=32)),
+        Case("int4 in groups, scales of 16 bits", (bf16("T", 64), u8(2, 8, 32, 4), f16(2, 2, 32)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 64), ("panels", (2,), 40, 2), dtype="bfloat16", group=32)),
         Case("rows of int8, a scale for each and for each output", (i8("T", 6), i8(2, 2, 32, 4), f32(40), f32("T", 1)),
              _with(PRODUCT, X, ("panels", (1,), 40, 6), epilogue=SCALED, dtype="bfloat16")),
         Case("rows of int8 with two weights", (i8(3, 6), i8(4, 2, 32, 4)),
@@ -241,6 +243,9 @@ class Lowered(Op):
         Case("scales of too few groups", (f32(3, 16), u8(1, 2, 32, 4), f32(1, 1, 32)),
              _with(PRODUCT, X, ("panels", (1,), 5, 16), ("panels", (2,), 5, 1), group=8),
              error=r"scale must be \(5, 2\)"),
+        Case("scales in bfloat16", (f32(3, 64), u8(2, 8, 32, 4), bf16(2, 1, 32, 2)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 64), ("panels", (2,), 40, 2), group=32),
+             error="of float32 or float16"),
         Case("scales of nothing", (f32(3, 16), u8(1, 2, 32, 4)), _with(PRODUCT, X, ("panels", (1,), 5, 16), group=8),
              error="a weight and its scales"),
         Case("parts of different sizes", (f32(3, 6), f32(1, 6, 32), f32(1, 6, 32)),

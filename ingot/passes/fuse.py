@@ -5,6 +5,7 @@ their siblings along; rotary embedding and cache write become one walk.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -374,12 +375,13 @@ def _keeps_result(network: Network, value: Value, reader: Node, log: Log) -> str
 
 
 def _pair(values: Sequence[Value]) -> list[Value]:
-    """The last two products that are of one x by weights of one shape."""
+    """The last two products that are of one x by weights of one shape, with scales of one type."""
     found = [v for v in values if is_product(v.node.op) and v.node.op.parts == 1 and v.node.op.epilogue in PLAIN_SUMS]
     for i, b in reversed(list(enumerate(found))):
         for a in reversed(found[:i]):
             one, other = a.node, b.node
-            same = one.inputs[0] is other.inputs[0] and one.inputs[1].spec == other.inputs[1].spec
+            stored = ([v.spec for v in node.inputs[1 : node.op.held]] for node in (one, other))
+            same = one.inputs[0] is other.inputs[0] and operator.eq(*stored)
             if same and one.op.group == other.op.group:
                 return [a, b]
     return []

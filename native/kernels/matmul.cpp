@@ -106,9 +106,10 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   else require(k <= kMostInt8, name, "sums of int8 fit into int32 up to k = 131071");
   require_weight(name, "the weight", in[1].dtype, in[0].dtype, group);
   require_dtype(name, "y", out[0].dtype, kEpilogueResults);
-  const PackedWeight weight(in[1].dtype, k, group);
+  const DType scales = group != 0 && in.size() > 2 ? in[2].dtype : DType::float32;
+  const PackedWeight weight(in[1].dtype, k, group, scales);
   require_operands(name, in, 1 + weight.operands(), kMaxExtras, out, 1);
-  if (group != 0) require_dtype(name, "the scales", in[2].dtype, {DType::float32});
+  require_dtype(name, "the scales", scales, {DType::float32, DType::float16});
   Epilogue epilogue(params, parts, in.subspan(1 + weight.operands()), out, level);
   params.done();
   return std::make_unique<MatmulPacked>(n, k, parts, weight, std::move(epilogue), product_for(level, in[0].dtype, in[1].dtype));

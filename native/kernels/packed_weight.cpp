@@ -27,8 +27,8 @@ void require_weight(std::string_view kernel, const char* what, DType weight, DTy
   require(group == 0 || std::ranges::find(kGroups, group) != std::end(kGroups), kernel, "group must be 32, 64 or 128");
 }
 
-PackedWeight::PackedWeight(DType stored, std::int64_t k, std::int64_t group)
-    : packing_(packing_of(stored)), k_(k), group_(group),
+PackedWeight::PackedWeight(DType stored, std::int64_t k, std::int64_t group, DType scales)
+    : packing_(packing_of(stored)), k_(k), group_(group), scale_bytes_(static_cast<std::int64_t>(size_of(scales))),
       depth_(packing_ == Packing::same ? (stored == DType::bfloat16 ? 2 : 1) : packed_depth(packing_)),
       width_(packing_ == Packing::same ? depth_ * static_cast<std::int64_t>(size_of(stored)) : kPackedBytes / kPanel),
       steps_((k + depth_ - 1) / depth_) {}
@@ -52,7 +52,8 @@ void PackedWeight::place(MatmulJob& job, const TensorView* operands, std::int64_
   job.unpacked = unpacked;
   if (packing_ != Packing::int4) return;
   job.group = static_cast<int>(group_);
-  job.scales = operands[1].as<const float>() + panel * ((k_ + group_ - 1) / group_) * kPanel;
+  job.scale_bytes = static_cast<int>(scale_bytes_);
+  job.scales = operands[1].as<const std::byte>() + panel * ((k_ + group_ - 1) / group_) * kPanel * scale_bytes_;
 }
 
 }  // namespace ingot

@@ -14,8 +14,8 @@ void require_weight(std::string_view kernel, const char* what, DType weight, DTy
 
 class PackedWeight {
  public:
-  /// `stored`: the type of its elements, where uint8 stands for two values of 4 bits.
-  PackedWeight(DType stored, std::int64_t k, std::int64_t group = 0);
+  /// `stored`: the type of its elements, where uint8 stands for two values of 4 bits. `scales`: that of groups' scales.
+  PackedWeight(DType stored, std::int64_t k, std::int64_t group = 0, DType scales = DType::float32);
 
   /// Its operands: the panels, and the scales of groups where it has any.
   std::size_t operands() const noexcept { return packing_ == Packing::int4 ? 2 : 1; }
@@ -35,6 +35,7 @@ class PackedWeight {
  private:
   Packing packing_;
   std::int64_t k_, group_;
+  std::int64_t scale_bytes_;
   std::int64_t depth_;
   std::int64_t width_;  // bytes of depth_ values
   std::int64_t steps_;  // of depth_ values, in a panel

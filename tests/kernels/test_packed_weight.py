@@ -44,7 +44,7 @@ def pack_scales(parts: list[Array]) -> Array:
     """Scales [N, groups] of each part as [panels, groups, 32]."""
     padded = []
     for scale in parts:
-        whole = np.zeros((-(-len(scale) // 32) * 32, scale.shape[1]), np.float32)
+        whole = np.zeros((-(-len(scale) // 32) * 32, scale.shape[1]), scale.dtype)
         whole[: len(scale)] = scale
         padded.append(whole.reshape(-1, 32, scale.shape[1]).transpose(0, 2, 1))
     return alternating(padded)
@@ -70,6 +70,17 @@ def draw(rows: int, n: int, k: int, dtype: str, bits: int = 8) -> tuple[Array, A
     rng = np.random.default_rng(n * 1000 + k + rows)
     most = 2 ** (bits - 1) - 1
     return rng.standard_normal((rows, k)).astype(NUMPY[dtype]), rng.integers(-most, most + 1, (n, k)).astype(np.int8)
+
+
+def draw_scales(seed: int, n: int, groups: int) -> Array:
+    """float16, so that float32 has the same numbers; some are denormal."""
+    scale = np.random.default_rng(seed).uniform(0.001, 0.02, (n, groups)).astype(np.float16)
+    scale[::7, ::3] = np.float16(2.0**-24) * (1 + np.arange(scale[::7, ::3].size).reshape(scale[::7, ::3].shape) % 999)
+    return scale
+
+
+def widened(scales: list[Array]) -> list[Array]:
+    return [scale.astype(np.float32) for scale in scales]
 
 
 def as_met(x: Array) -> Array:
@@ -160,19 +171,21 @@ def test_two_parts(dtype: str, rows: int) -> None:
 def test_int4_groups(dtype: str, n: int, k: int, group: int, rows: int) -> None:
     x, q = draw(rows, n, k, dtype, 4)
     q[0, 0] = -8
-    scale = np.random.default_rng(2).uniform(0.001, 0.02, (n, -(-k // group))).astype(np.float32)
+    scale = draw_scales(2, n, -(-k // group))
     found = product4(x, [q], [scale], group)
     check_int4(found, x, q, scale, group)
-    assert np.array_equal(product4(x, [q], [scale], group, threads=2), found)
+    assert np.array_equal(product4(x, [q], widened([scale]), group, threads=2), found)
 
 
 def test_int4_in_two_parts() -> None:
     """The second half of the parts by itself, and the whole with a gate between them."""
     x, gate = draw(5, 100, 70, "bfloat16", 4)
     up = gate[::-1].copy()
-    scales = [np.random.default_rng(i).uniform(0.001, 0.02, (100, 3)).astype(np.float32) for i in range(2)]
+    scales = [draw_scales(i, 100, 3) for i in range(2)]
     a, b = (product4(x, [q], [s], 32).astype(np.float64) for q, s in zip((gate, up), scales, strict=True))
     found = product4(x, [gate, up], scales, 32, epilogue={"steps": GATE, "outputs": [3]})
+    wide = product4(x, [gate, up], widened(scales), 32, epilogue={"steps": GATE, "outputs": [3]})
+    assert np.array_equal(found, wide)
     np.testing.assert_allclose(found, a / (1 + np.exp(-a)) * b, rtol=1e-5, atol=1e-6)
 
 
@@ -182,8 +195,8 @@ def test_rows_of_int4_do_not_depend_on_their_company(dtype: str, k: int, group: 
     """Few rows meet the words of 4 bits, many the floats that a block of them was made; NaN stays in its row."""
     x, q = draw(40, 130, k, dtype, 4)
     x[7, 3] = np.nan
-    scale = np.random.default_rng(5).uniform(0.001, 0.02, (130, -(-k // group))).astype(np.float32)
-    whole = product4(x, [q], [scale], group)
+    scale = draw_scales(5, 130, -(-k // group))
+    whole = product4(x, [q], widened([scale]), group)
     assert np.isnan(whole).all(1).nonzero()[0].tolist() == [7] and np.isnan(whole).sum() == 130
     for count in (1, 2, 3, 6, 7, 15, 33):
         for start in (0, 7, 40 - count):
@@ -196,7 +209,7 @@ def test_rows_of_int4_do_not_depend_on_their_company(dtype: str, k: int, group: 
 def test_steps_of_int4_with_values_of_any_size(group: int) -> None:
     """Values that are not finite, nearly too large, denormal or zero, beside others in their row and in other rows."""
     x, q = draw(40, 70, 333, "bfloat16", 4)
-    scale = np.random.default_rng(7).uniform(0.001, 0.02, (70, -(-333 // group))).astype(np.float32)
+    scale = draw_scales(7, 70, -(-333 // group))
     x *= np.exp2(np.random.default_rng(8).integers(-20, 1, x.shape)).astype(x.dtype)  # most are rounded, or become zero
     x[3, 50], x[5, 300], x[6, 300] = np.nan, np.inf, -np.inf
     x[8, 64:96] = np.ldexp(x[8, 64:96].astype(np.float32), 123).astype(x.dtype)
@@ -205,6 +218,7 @@ def test_steps_of_int4_with_values_of_any_size(group: int) -> None:
     whole = product4(x, [q], [scale], group)
     finite = np.isfinite(x.astype(np.float32)).all(1)
     assert not np.isfinite(whole[~finite]).all(1).any() and np.isfinite(whole[finite]).all()
+    assert np.array_equal(product4(x, [q], widened([scale]), group), whole, equal_nan=True)
     ordinary = [r for r in range(40) if r not in (3, 5, 6, 8, 10)]
     check_int4(whole[ordinary], x[ordinary], q, scale, group)
     for count in (1, 2, 3, 4, 5, 17):
@@ -218,7 +232,7 @@ def draw_int8(rows: int, n: int, k: int, group: int) -> tuple[Array, Array, Arra
     """Rows of int8, weights of 4 bits, and scales that are powers of two, so that float32 holds every sum."""
     rng = np.random.default_rng(n * 1000 + k + rows)
     x, q = rng.integers(-128, 128, (rows, k)).astype(np.int8), rng.integers(-8, 8, (n, k)).astype(np.int8)
-    return x, q, np.exp2(rng.integers(-3, 3, (n, -(-k // group)))).astype(np.float32)
+    return x, q, np.exp2(rng.integers(-3, 3, (n, -(-k // group)))).astype(np.float16)
 
 
 def exact4(x: Array, q: Array, scale: Array, group: int) -> Array:
@@ -240,7 +254,7 @@ def test_rows_of_int8_with_int4(n: int, k: int, group: int, rows: int) -> None:
     x[0], q[0] = -128, -8  # the largest sums
     want = exact4(x, q, scale, group)
     assert np.array_equal(product4(x, [q], [scale], group), want)
-    assert np.array_equal(product4(x, [q], [scale], group, threads=2), want)
+    assert np.array_equal(product4(x, [q], widened([scale]), group, threads=2), want)
 
 
 def test_rows_of_int8_with_int4_in_two_parts() -> None:
@@ -258,8 +272,8 @@ def test_rows_of_int8_with_int4_in_two_parts() -> None:
 def test_rows_of_int8_with_int4_do_not_depend_on_their_company(k: int, group: int) -> None:
     """Bit for bit with scales of any value: few rows meet the words of 4 bits, many the bytes that these were made."""
     x, q, scale = draw_int8(150, 130, k, group)
-    scale *= np.random.default_rng(9).uniform(0.5, 1, scale.shape).astype(np.float32)
-    whole = product4(x, [q], [scale], group)
+    scale *= np.random.default_rng(9).uniform(0.5, 1, scale.shape).astype(np.float16)
+    whole = product4(x, [q], widened([scale]), group)
     check_int4(whole, x.astype(np.float32), q, scale, group)
     for threads in (2, 3):
         assert np.array_equal(product4(x, [q], [scale], group, threads=threads), whole)
@@ -311,17 +325,22 @@ def test_rows_of_a_packed_table(width: int) -> None:
 
 
 X, Q = np.zeros((2, 16), np.float32), np.zeros((32, 16), np.int8)
+TWO_GROUPS = Weight(pack_scales([np.ones((32, 2), np.float32)]))
 WRONG = [
     ("int8 of another k", {}, [X, Weight(pack8([Q[:, :12]]))], r"must be \(1, 4, 32, 4\)"),
     ("not packed", {}, [X, Weight(Q)], "the weight has shape"),
     ("int4 without scales", {}, [X, Weight(pack4([Q]))], "of 4 bits, and no other, has scales of groups"),
     ("int8 with groups", {"group": 8}, [X, Weight(pack8([Q]))], "of 4 bits, and no other, has scales of groups"),
-    ("an odd group", {"group": 8}, [X, Weight(pack4([Q])), Weight(pack_scales([np.ones((32, 2))]))], "32, 64 or 128"),
+    ("an odd group", {"group": 8}, [X, Weight(pack4([Q])), TWO_GROUPS], "32, 64 or 128"),
     ("no operand for them", {"group": 32}, [X, Weight(pack4([Q]))], "2 operands, must be 3"),
-    ("scales of too many groups", {"group": 32}, [X, Weight(pack4([Q])), Weight(pack_scales([np.ones((32, 2))]))],
+    ("scales of too many groups", {"group": 32}, [X, Weight(pack4([Q])), TWO_GROUPS],
      r"the scales has shape \(1, 2, 32\), must be \(1, 1, 32\)"),
-    ("scales of another type", {"group": 32}, [X, Weight(pack4([Q])), Weight(np.zeros((1, 1, 32), np.float16))],
-     "the scales"),
+    ("half of their outputs", {"group": 32}, [X, Weight(pack4([Q])), Weight(np.zeros((1, 1, 16), np.float16))],
+     r"the scales has shape \(1, 1, 16\), must be \(1, 1, 32\)"),
+    ("scales of another type", {"group": 32}, [X, Weight(pack4([Q])), Weight(np.zeros((1, 1, 32), np.float64))],
+     "the scales is float64, must be one of float32, float16"),
+    ("scales of bfloat16", {"group": 32}, [X, Weight(pack4([Q])), Weight(np.zeros((1, 1, 32), NUMPY["bfloat16"]))],
+     "the scales is bfloat16"),
 ]  # fmt: skip
 
 

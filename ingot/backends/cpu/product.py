@@ -9,6 +9,7 @@ from ingot.backends.cost import size
 from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
+from ingot.ops.conversion import SCALES_OF_GROUPS
 from ingot.ops.fused import expr_json
 from ingot.ops.lowering import INT4_GROUPS, PRODUCT
 from ingot.ops.mixture import gated_expression
@@ -54,7 +55,7 @@ KERNELS = (
         operands=(
             Operand("x", SUMMED, Reads.ROWS),
             Operand("weight", ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn), layouts=("panels",)),
-            Operand("scales?", FLOAT32, layouts=("panels",)),
+            Operand("scales?", SCALES_OF_GROUPS, layouts=("panels",)),
             Operand("*extras", STORED, Reads.ROWS),
         ),
         results=(Operand("y", FINISHED, Reads.ROWS),),

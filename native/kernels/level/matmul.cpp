@@ -143,11 +143,10 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
                                  Ahead ahead) {
   constexpr int kSteps = Way::depth / Kind::w_depth;
   const int steps = (p.k + Way::depth - 1) / Way::depth, of_group = p.group / Way::depth;
-  const float* scales = p.scales + column;
-  const std::byte* starts = x + kRowSum;
+  const std::byte *scales = p.scales + column * (p.scales_step / kPanel), *starts = x + kRowSum;
   std::int64_t stride = p.stride, apart = p.apart;  // of `from`
   bool first = p.first;
-  for (int s = 0; s < steps; scales += kPanel, starts += 4) {
+  for (int s = 0; s < steps; scales += p.scales_step, starts += 4) {
     Ints sum[R][C];
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Ints start = broadcast_int(*(const std::int32_t*)(starts + r * kXStride));
@@ -164,13 +163,12 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
       x += Kind::x_bytes * kSteps;
       w += Way::bytes;
     }
+    Vec scale[C];
+    take_scales(p, scales, scale);
     INGOT_UNROLL for (int c = 0; c < C; ++c) {
-      const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
-      if (p.packing == Packing::int4) __builtin_prefetch(at + kScalesAhead * kPanel);
-      const Vec scale = load(at);
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
         const Vec before = first ? zero() : load(from + r * stride + c / 2 * apart + c % 2 * kLanes);
-        store(sums.to + r * sums.stride + c / 2 * sums.apart + c % 2 * kLanes, fma(to_float(sum[r][c]), scale, before));
+        store(sums.to + r * sums.stride + c / 2 * sums.apart + c % 2 * kLanes, fma(to_float(sum[r][c]), scale[c], before));
       }
     }
     first = false, from = sums.to, stride = sums.stride, apart = sums.apart;
@@ -209,19 +207,18 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
   };
   const int steps = (p.k + Way::depth - 1) / Way::depth;
   if constexpr (Way::groups) {
-    const float* scales = p.scales + column;
-    for (int end = 0; end < steps; scales += kPanel) {
+    const std::byte* scales = p.scales + column * (p.scales_step / kPanel);
+    for (int end = 0; end < steps; scales += p.scales_step) {
       end = end + p.group / Way::depth < steps ? end + p.group / Way::depth : steps;
       Vec of_group[R][C];
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
         INGOT_UNROLL for (int c = 0; c < C; ++c) of_group[r][c] = zero();
       }
       add_steps(of_group, end);
+      Vec scale[C];
+      take_scales(p, scales, scale);
       INGOT_UNROLL for (int c = 0; c < C; ++c) {
-        const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
-        if (p.packing == Packing::int4) __builtin_prefetch(at + kScalesAhead * kPanel);
-        const Vec scale = load(at);
-        INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = fma(of_group[r][c], scale, a[r][c]);
+        INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = fma(of_group[r][c], scale[c], a[r][c]);
       }
     }
   } else {

@@ -34,7 +34,8 @@ enum class Packing : std::uint8_t {
   same,  // as x: float32 and float16 [panel][k][32], bfloat16 [panel][ceil(k / 2)][32][2], int8 as below
   int8,  // [panel][ceil(k / 4)][32][4]: whole numbers; the scale of an output belongs to the epilogue
   float8,  // as int8, of float8 e4m3 without NaN, which is taken for 480
-  int4,  // [panel][ceil(k / 8)][32][4 bytes], 8 values from the lowest bits up; with scales [panel][ceil(k / group)][32]
+  int4,  // [panel][ceil(k / 8)][32][4 bytes], 8 values from the lowest bits up; with scales [panel][ceil(k / group)][32], of float32 or
+         // float16, which give the same bits where they are the same numbers
 };
 
 /// Values of int4 that may share a scale: groups lie in one block of k.
@@ -114,7 +115,8 @@ struct MatmulJob {
   std::int64_t rows, k;
   const std::byte* w;          // the first unit
   Packing packing;
-  const float* scales;         // int4: of the first unit
+  const std::byte* scales;     // int4: of the first unit
+  int scale_bytes;             // of each: 4, or 2 of float16
   int group;                   // int4: values of k that share a scale, one of kGroups
   std::byte* unpacked;         // unless `same`: 2 * kUnpackedPanel bytes, aligned to 64
   std::int64_t units;

@@ -81,9 +81,9 @@ template <int Count>
 INGOT_INLINE void tiles_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* tail, int steps, int rows, float* to) {
   constexpr int kBytes = kPanel * 4;
   alignas(64) float sums[2][Count * 16 * kPanel];  // in turn, so that a group's need not wait until those before are read
-  const float* scales = p.scales;
+  const std::byte* scales = p.scales;
   bool first = p.first;
-  for (int s = 0, turn = 0; s < steps; scales += kPanel, turn ^= 1, first = false) {
+  for (int s = 0, turn = 0; s < steps; scales += p.scales_step, turn ^= 1, first = false) {
     float* const own = sums[turn];
     const int end = s + p.group / 32 < steps ? s + p.group / 32 : steps;
     _tile_zero(0);
@@ -112,13 +112,13 @@ INGOT_INLINE void tiles_of_groups(const BlockProduct& p, const std::byte* x, con
       INGOT_TILE_STORE(3, own + 16 * kPanel + 16, kBytes);
     }
     written(own);
-    prefetch((const std::byte*)(scales + kScalesAhead * kPanel), kBytes);
-    const Vec low = load(scales), high = load(scales + kLanes);
+    Vec scale[2];
+    take_scales(p, scales, scale);
     for (int r = 0; r < rows; ++r) {
       float* const sum = to + r * p.stride;
       const float* const of_group = own + r * kPanel;
-      store(sum, fma(load(of_group), low, first ? zero() : load(sum)));
-      store(sum + kLanes, fma(load(of_group + kLanes), high, first ? zero() : load(sum + kLanes)));
+      store(sum, fma(load(of_group), scale[0], first ? zero() : load(sum)));
+      store(sum + kLanes, fma(load(of_group + kLanes), scale[1], first ? zero() : load(sum + kLanes)));
     }
   }
 }

@@ -19,10 +19,9 @@ constexpr int kNibbleRows = 4;
 template <int R, int C>
 __attribute__((noinline)) void sum_nibbles(const BlockProduct& p) {
   constexpr int kAhead = 8192 / C;
-  const std::byte *w = p.w, *x = p.x, *starts = p.x + kRowSum;
-  const float* scales = p.scales;
+  const std::byte *w = p.w, *x = p.x, *starts = p.x + kRowSum, *scales = p.scales;
   bool first = p.first;
-  for (int k = 0; k < p.k; scales += kPanel, starts += 4, first = false) {
+  for (int k = 0; k < p.k; scales += p.scales_step, starts += 4, first = false) {
     Ints sums[R][C];
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Ints start = broadcast_int(*(const std::int32_t*)(starts + r * kXStride));
@@ -38,11 +37,12 @@ __attribute__((noinline)) void sum_nibbles(const BlockProduct& p) {
         }
       }
     }
+    Vec scale[C];
+    take_scales(p, scales, scale);
     INGOT_UNROLL for (int c = 0; c < C; ++c) {
-      const Vec scale = load_scale(p, scales, c);
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
         float* const sum = sum_at(p, r, c);
-        store(sum, fma(to_float(sums[r][c]), scale, first ? zero() : load(sum)));
+        store(sum, fma(to_float(sums[r][c]), scale[c], first ? zero() : load(sum)));
       }
     }
   }
@@ -53,7 +53,8 @@ constexpr int kGroupSums = 16 * kPanel;  // whole numbers of a group and a tile 
 /// A tile of rows whose sums of Groups groups lie in memory: what their scaled sum is added to, and where that goes.
 struct ScaledSums {
   const std::int32_t* sums;
-  const float* scales;
+  const std::byte* scales;
+  int scales_step;
   const float* from;
   float* to;
   std::int64_t from_stride, to_stride;
@@ -67,9 +68,7 @@ INGOT_INLINE void add_groups(const ScaledSums& g, int first, int count) {
   float* to = g.to + first * g.to_stride;
   const std::int64_t from_stride = g.from_stride, to_stride = g.to_stride;
   Vec scale[Groups][2];
-  INGOT_UNROLL for (int i = 0; i < Groups; ++i) {
-    INGOT_UNROLL for (int c = 0; c < 2; ++c) scale[i][c] = load(g.scales + i * kPanel + c * kLanes);
-  }
+  INGOT_UNROLL for (int i = 0; i < Groups; ++i) load_scales(g.scales + i * g.scales_step, g.scales_step, 0, scale[i]);
 #pragma GCC unroll 2
   for (; count > 0; --count, sums += kPanel, from += from_stride, to += to_stride) {
     INGOT_UNROLL for (int c = 0; c < 2; ++c) {
@@ -133,7 +132,7 @@ void multiply_nibbles(const BlockProduct& p) {
       INGOT_STORE_GROUP(0, 1, sums[turn]);
       if (waits) add_groups<2>(waiting, 8, 8);
       const bool last = 2 * pair + 2 == groups;
-      waiting = {sums[turn], p.scales + 2 * pair * kPanel, from, last ? to : own, from_stride, last ? p.stride : kPanel};
+      waiting = {sums[turn], p.scales + 2 * pair * p.scales_step, p.scales_step, from, last ? to : own, from_stride, last ? p.stride : kPanel};
       waits = true, from = own, from_stride = kPanel;
     }
     for (int g = 2 * pairs; g < groups; ++g) {  // what is no whole pair
@@ -147,7 +146,7 @@ void multiply_nibbles(const BlockProduct& p) {
       for (int s = g * Steps; s < all && s < (g + 1) * Steps; ++s) INGOT_NIBBLE_STEP(0, 1, 4);
       INGOT_STORE_GROUP(0, 1, sums[turn]);
       const bool last = g + 1 == groups;
-      add_groups<1>({sums[turn], p.scales + g * kPanel, from, last ? to : own, from_stride, last ? p.stride : kPanel}, 0, 16);
+      add_groups<1>({sums[turn], p.scales + g * p.scales_step, p.scales_step, from, last ? to : own, from_stride, last ? p.stride : kPanel}, 0, 16);
       from = own, from_stride = kPanel;
     }
   }

@@ -93,10 +93,11 @@ INGOT_INLINE void store_sums(const BlockProduct& p, const Vec (&sums)[R][C]) {
 
 /// Adds the sums of a group of k by its scales.
 template <int R, int C>
-INGOT_INLINE void add_group(const BlockProduct& p, const float* scales, const Vec (&of_group)[R][C], Vec (&sums)[R][C]) {
+INGOT_INLINE void add_group(const BlockProduct& p, const std::byte* scales, const Vec (&of_group)[R][C], Vec (&sums)[R][C]) {
+  Vec scale[C];
+  take_scales(p, scales, scale);
   INGOT_UNROLL for (int c = 0; c < C; ++c) {
-    const Vec scale = load_scale(p, scales, c);
-    INGOT_UNROLL for (int r = 0; r < R; ++r) sums[r][c] = fma(of_group[r][c], scale, sums[r][c]);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) sums[r][c] = fma(of_group[r][c], scale[c], sums[r][c]);
   }
 }
 
@@ -105,8 +106,7 @@ INGOT_INLINE void add_group(const BlockProduct& p, const float* scales, const Ve
 template <class Words, int R, int C>
 __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
   constexpr int kStep = 32;
-  const std::byte* w = p.w;
-  const float* scales = p.scales;
+  const std::byte *w = p.w, *scales = p.scales;
   Vec sums[R][C];
   load_sums(p, sums);
   const auto add_steps = [&](Vec (&to)[R][C], int k, int end) __attribute__((always_inline)) {
@@ -125,7 +125,7 @@ __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
   if constexpr (Words::depth < 8) {
     add_steps(sums, 0, p.k);
   } else {
-    for (int k = 0; k < p.k; k += p.group, scales += kPanel) {
+    for (int k = 0; k < p.k; k += p.group, scales += p.scales_step) {
       Vec of_group[R][C];
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
         INGOT_UNROLL for (int c = 0; c < C; ++c) of_group[r][c] = zero();
@@ -140,8 +140,7 @@ __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
 /// As sum_rows of weights of 4 bits, for rows that lie as digits.
 template <int R, int C>
 __attribute__((noinline)) void sum_digits(const BlockProduct& p) {
-  const std::byte *w = p.w, *x = p.x;
-  const float* scales = p.scales;
+  const std::byte *w = p.w, *x = p.x, *scales = p.scales;
   Vec sums[R][C];
   load_sums(p, sums);
   Ints upper[R][C], middle[R][C], lower[R][C];
@@ -161,7 +160,7 @@ __attribute__((noinline)) void sum_digits(const BlockProduct& p) {
     }
     w += kPackedBytes, x += 8;
   };
-  for (int k = 0, step = 0; k < p.k; scales += kPanel) {
+  for (int k = 0, step = 0; k < p.k; scales += p.scales_step) {
     Vec of_group[R][C];
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       INGOT_UNROLL for (int c = 0; c < C; ++c) of_group[r][c] = zero();

@@ -37,8 +37,9 @@ struct BlockProduct {
   const std::byte* x;       // packed: row r at r * kXStride
   const std::byte* w;       // the panel's block
   Packing packing;          // of w: `same` once it is unpacked
-  const float* scales;      // of the block's first group, or null: of sums of `group` values each
-  std::int64_t scales_apart;  // floats to the second panel's
+  const std::byte* scales;  // of the block's first group, or null: of sums of `group` values each
+  int scales_step;          // bytes to the next group's
+  std::int64_t scales_apart;  // to the second panel's
   int group;
   const std::byte* ahead;   // what will be read next: the weights after this block
   int panels;               // 1 or 2
@@ -57,11 +58,25 @@ INGOT_INLINE float* sum_at(const BlockProduct& p, int r, int c) { return p.accum
 
 constexpr int kScalesAhead = 16;  // groups: scales that are read once are fetched so long before
 
-/// A group's scales for a vector of outputs, two to a panel. `scales`: the group's for the first panel.
-INGOT_INLINE Vec load_scale(const BlockProduct& p, const float* scales, int c) {
-  const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
-  __builtin_prefetch(at + kScalesAhead * kPanel);
-  return load(at);
+/// A group's scales for C vectors of outputs, two to a panel. `scales`: those of the first vector, `step` bytes before the next group's.
+template <int C>
+INGOT_INLINE void load_scales(const std::byte* scales, int step, std::int64_t apart, Vec (&to)[C]) {
+  const auto load_all = [&]<class T>(T) __attribute__((always_inline)) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) to[c] = load((const T*)(scales + c / 2 * apart) + c % 2 * kLanes);
+  };
+  if (step == kPanel * (int)sizeof(float16)) load_all(float16());
+  else load_all(float());
+}
+
+/// The same of a block's panels, fetched long before they are read.
+template <int C>
+INGOT_INLINE void take_scales(const BlockProduct& p, const std::byte* scales, Vec (&to)[C]) {
+  INGOT_UNROLL for (int panel = 0; panel < (C + 1) / 2; ++panel) {
+    const std::byte* const ahead = scales + panel * p.scales_apart + kScalesAhead * p.scales_step;
+    __builtin_prefetch(ahead);
+    __builtin_prefetch(ahead + p.scales_step / 2);  // of floats the other line
+  }
+  load_scales(scales, p.scales_step, p.scales_apart, to);
 }
 
 /// Values of k that a step takes at least: words of narrow weights are read whole, by one row as by many.
@@ -206,8 +221,9 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     product.packing = job.packing;
     product.scales = nullptr;
     if constexpr (Kind::scales_sums) if (job.packing == Packing::int4) {
-      product.scales_apart = scales_of_panel(job);
-      product.scales = job.scales + (first_panel + panel) * product.scales_apart + block * Kind::blocking.depth / job.group * kPanel;
+      product.scales_step = kPanel * job.scale_bytes;
+      product.scales_apart = (job.k + job.group - 1) / job.group * product.scales_step;
+      product.scales = job.scales + (first_panel + panel) * product.scales_apart + block * Kind::blocking.depth / job.group * product.scales_step;
       product.group = job.group;
     }
     if constexpr (!Kind::integers) if (job.packing != Packing::same && rows > Kind::unpacks_rows) {

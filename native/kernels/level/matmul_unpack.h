@@ -50,9 +50,6 @@ INGOT_INLINE Ints pair_of(Ints words) {
 }
 #endif
 
-/// Floats from one panel's scales to the next one's.
-INGOT_INLINE std::int64_t scales_of_panel(const MatmulJob& job) { return (job.k + job.group - 1) / job.group * kPanel; }
-
 }  // namespace
 
 }  // namespace ingot::INGOT_LEVEL

@@ -192,10 +192,19 @@ INGOT_INLINE std::uint16_t round_float16(float v) {
   }
   return (std::uint16_t)(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13));
 }
+INGOT_INLINE Lanes4 widen_float16_4(Ints4 h) {  // by the same cases
+  const Ints4 magnitude = h & splat4i(0x7fff), sign = (h & splat4i(0x8000)) << 16, shifted = magnitude << 13;
+  const Ints4 quiet = magnitude > splat4i(0x7c00) ? splat4i(0x400000) : splat4i(0);
+  const Ints4 large = shifted | splat4i(0x7f800000) | quiet, normal = shifted + splat4i(112 << 23);
+  const Ints4 denormal = (Ints4)(__builtin_convertvector(magnitude, Lanes4) * splat4(0x1p-24f));
+  return (Lanes4)(sign | (magnitude < splat4i(0x400) ? denormal : magnitude < splat4i(0x7c00) ? normal : large));
+}
 INGOT_INLINE Vec load(const float16* p) {
-  float lanes[16];
-  for (int i = 0; i < 16; ++i) lanes[i] = widen_float16(p[i].bits);
-  return load(lanes);
+  std::int32_t lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = p[i].bits;
+  Ints x;
+  __builtin_memcpy(&x, lanes, 64);
+  return {widen_float16_4(x.a), widen_float16_4(x.b), widen_float16_4(x.c), widen_float16_4(x.d)};
 }
 INGOT_INLINE void store(float16* p, Vec x) {
   float lanes[16];
