@@ -427,7 +427,7 @@ struct Quads {
     }
   }
 #else
-  INGOT_INLINE void finish_row(const MatmulJob&, std::byte* row, int depth) { widen_row(row, depth); }
+  INGOT_INLINE void finish_rows(std::byte* packed, std::int64_t rows, int depth) { widen_rows(packed, rows, depth); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     Ints sums[R][C];
@@ -447,10 +447,36 @@ struct Quads {
     }
   }
 #endif
-  INGOT_INLINE void multiply(const BlockProduct& p) {
-    multiply_rows<Quads, AsRead<Quads, false>>(p, std::make_integer_sequence<int, kRows>());
+  INGOT_INLINE void multiply(const BlockProduct& p);
+};
+
+#if !defined(__AVX512VNNI__) && !defined(__AVXVNNI__) && defined(__AVX2__)
+/// Rows without a negative value, which are not widened.
+struct UnsignedQuads : Quads {
+  typedef Ints Values;
+  static constexpr int x_bytes = 4;
+  INGOT_INLINE Values values(const std::byte* w) { return bits(load((const float*)w)); }
+  template <int R, int C>
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) {
+        Ints sum = bits(a[r][c]);
+        add_dot4(sum, b[c], v);
+        a[r][c] = from_bits(sum);
+      }
+    }
   }
 };
+#endif
+
+inline void Quads::multiply(const BlockProduct& p) {
+  constexpr auto rows = std::make_integer_sequence<int, kRows>();
+#if !defined(__AVX512VNNI__) && !defined(__AVXVNNI__) && defined(__AVX2__)
+  if (!are_wide(p.x)) return multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(p, rows);
+#endif
+  multiply_rows<Quads, AsRead<Quads, false>>(p, rows);
+}
 
 /// Rows of int8 with weights of 4 bits.
 struct Nibbles {

@@ -114,6 +114,7 @@ void pack_block(const MatmulJob& job, std::int64_t first_row, std::int64_t rows,
       __builtin_memset(packed + r * kXStride, 0, depth * (int)sizeof(Packed) + over);
   if constexpr (requires { &Kind::finish_row; })
     for (std::int64_t r = 0; r < rows; ++r) Kind::finish_row(job, packed + r * kXStride, depth);
+  if constexpr (requires { &Kind::finish_rows; }) Kind::finish_rows(packed, rows, depth + over);
 }
 
 /// The rows of out and the extras that the job's rows from `row` on are: the first one, how far apart, how many like that.

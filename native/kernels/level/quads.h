@@ -1,8 +1,10 @@
 // Dot products of int8: quads of four values, a lane each, with int32 sums that are exact.
 //
 // The instructions of VNNI take one operand without a sign. That is the weights with 128 added, which is an exclusive or, so
-// 128 times the sum of x is too much: a packed row carries -128 times its sum (kRowSum). Elsewhere both operands are widened
-// to 16 bits, even and odd values apart, whose products are summed in pairs: a packed row is widened once for all outputs.
+// 128 times the sum of x is too much: a packed row carries -128 times its sum (kRowSum). Elsewhere VPMADDUBSW multiplies rows
+// without a negative value, as ReLU leaves them: the sum of two products, at most 2 · 127 · 128, fits into 16 bits. For other
+// rows both operands are widened to 16 bits, even and odd values apart, whose products are summed in pairs: packed rows are
+// widened once for all outputs.
 #pragma once
 
 #include "matmul.h"
@@ -73,11 +75,31 @@ INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
 
 #else
 
+#if defined(__AVX2__)
+constexpr bool kTakesUnsigned = true;
+
+/// Adds to sum the products of four values in each lane, where no value of x is negative. (The empty instructions hold the order of the
+/// sums, here and below: GCC 12 would add products before the sums, which leaves no registers for these.)
+INGOT_INLINE void add_dot4(Ints& sum, Ints w, Ints x) {
+#if defined(__AVX512BW__)
+  sum = sum + Ints{_mm512_madd_epi16(_mm512_maddubs_epi16(x.v, w.v), _mm512_set1_epi16(1))};
+  __asm__("" : "+v"(sum.v));
+#else
+  const auto products = [](__m256i a, __m256i b) { return _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)); };
+  sum = sum + Ints{products(x.a, w.a), products(x.b, w.b)};
+  __asm__("" : "+x"(sum.a), "+x"(sum.b));
+#endif
+}
+#else
+constexpr bool kTakesUnsigned = false;  // SSE2 has no such instruction
+#endif
+
 /// Four values of each of 16 outputs: two of 16 bits in a lane of each.
 struct Quads16 {
   Ints even, odd;
 };
 constexpr bool kRowSums = false;
+constexpr std::int64_t kRowsWide = 512;  // where the first of packed rows says whether they are widened
 
 typedef std::int16_t Shorts8 __attribute__((vector_size(16)));
 typedef std::int32_t Quads4 __attribute__((vector_size(16)));
@@ -108,8 +130,7 @@ INGOT_INLINE Quads16 widened(Ints quads) {
 
 INGOT_INLINE Quads16 load_quads(const std::byte* w) { return widened(bits(load((const float*)w))); }
 
-/// Adds to sum the products of two values of 16 bits in each lane. (The empty instructions hold the order of the sums: GCC 12 would add
-/// products of even and odd values first, which leaves no registers for the sums.)
+/// Adds to sum the products of two values of 16 bits in each lane.
 INGOT_INLINE void add_dot2(Ints& sum, Ints w, Ints x) {
 #if defined(__AVX512BW__)
   sum = sum + Ints{_mm512_madd_epi16(w.v, x.v)};
@@ -120,6 +141,19 @@ INGOT_INLINE void add_dot2(Ints& sum, Ints w, Ints x) {
 #else
   sum = sum + Ints{dot2_4(w.a, x.a), dot2_4(w.b, x.b), dot2_4(w.c, x.c), dot2_4(w.d, x.d)};
 #endif
+}
+
+/// Whether one of a packed row's `depth` values, a multiple of 4, is negative.
+inline bool has_negative(const std::byte* row, int depth) {
+  Quads4 found = {};
+  for (int k = 0; k + 16 <= depth; k += 16) {
+    Quads4 quads;
+    __builtin_memcpy(&quads, row + k, 16);
+    found |= quads;
+  }
+  std::int32_t any = found[0] | found[1] | found[2] | found[3];
+  for (int k = depth & ~15; k < depth; k += 4) any |= *(const std::int32_t*)(row + k);
+  return (any & (std::int32_t)0x80808080) != 0;
 }
 
 /// Makes a packed row's `depth` values of 8 bits twice as wide where they lie, those of a quad in the order 0 2 1 3. What follows up to a whole 16
@@ -133,6 +167,15 @@ inline void widen_row(std::byte* row, int depth) {
     __builtin_memcpy(row + 2 * k, wide, 32);
   }
 }
+
+/// Widens packed rows unless they can be multiplied as they are, and says in the first one which it was.
+inline void widen_rows(std::byte* packed, std::int64_t rows, int depth) {
+  bool wide = !kTakesUnsigned;
+  for (std::int64_t r = 0; r < rows && !wide; ++r) wide = has_negative(packed + r * kXStride, depth);
+  *(std::int32_t*)(packed + kRowsWide) = wide;
+  for (std::int64_t r = 0; r < rows && wide; ++r) widen_row(packed + r * kXStride, depth);
+}
+INGOT_INLINE bool are_wide(const std::byte* packed) { return *(const std::int32_t*)(packed + kRowsWide) != 0; }
 
 #endif
 
