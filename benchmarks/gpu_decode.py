@@ -26,7 +26,7 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama's."""
+    """A Llama's. tied: whether its head is its table."""
 
     name: str
     hidden: int
@@ -36,11 +36,12 @@ class Shape:
     width: int
     layers: int
     vocabulary: int
+    tied: bool
 
 
 SHAPES = (
-    Shape("Llama-3-8B", 4096, 14336, 32, 8, 128, 32, 128256),
-    Shape("Llama-3.2-1B", 2048, 8192, 32, 8, 64, 16, 128256),
+    Shape("Llama-3-8B", 4096, 14336, 32, 8, 128, 32, 128256, False),
+    Shape("Llama-3.2-1B", 2048, 8192, 32, 8, 64, 16, 128256, True),
 )
 WEIGHTS = ("bfloat16", "int8", "int4-g128", "fp8", "fp8, rows of fp8")
 CACHES = ("bfloat16", "int8", "fp8")

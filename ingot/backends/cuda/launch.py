@@ -160,7 +160,7 @@ class Launcher:
         self.integer_kernels.product_integers[(programs,)](
             x, gain, words[0], *_or(x, words[1], weight.scales, weight.second_scales, extra), out, n, *numbers,
             ROWS=rows, R=power(rows), K=k, BN=block.rows, CHUNKS=block.chunks, PARTS=-(-line // block.chunks),
-            HALF=weight.group // 2, NATIVE=self.native, num_warps=block.warps,
+            HALF=weight.group // 2, NATIVE=self.native, num_warps=block.warps, maxnreg=block.registers or None,
             **flags, **self.options,
         )  # fmt: skip
 

@@ -34,13 +34,15 @@ def power(n: int) -> int:
 @dataclass(frozen=True)
 class Block:
     """What a program of a product of integers by few rows has at a time: `rows` of the weight, of these `chunks` (a
-    power of two) of 16 bytes each. resident: programs for each multiprocessor.
+    power of two) of 16 bytes each. resident: programs for each multiprocessor. registers: of a thread, at most; 0: as
+    many as the compiler wants.
     """
 
     warps: int
     rows: int
     chunks: int
     resident: int
+    registers: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,24 +102,32 @@ class Shapes:
         return Block(warps, min(held, power(n)), 0, 0)
 
     def integers(self, weight: Weight, rows: int) -> Block:
-        """What a program of a product of integers has at a time: the best of some 20 each, on an H200."""
+        """What a program of a product of integers has at a time: the best of some 30 each, on an H200. What counts most
+        for one row is how much of the weight is under way: 64 KB for each multiprocessor, where registers allow.
+        """
         if (key := _key(weight)) in self.blocks:
             return self.blocks[key]
         n, k, parts = weight.outputs, weight.inputs, weight.parts
-        line = power(k // (32 if weight.group else 16))
+        line, registers = power(k // (32 if weight.group else 16)), 0
         chunks = min(line, 128 if weight.group else 256)
         if line > chunks:  # a thread holds much of x
-            wide = rows == 2 and not weight.group
-            chunks = 512 if wide else 256
-            warps, held, resident = (8, 4, 2) if rows == 1 else (16, 4, 1) if wide else (8, 2, 1)
+            chunks, warps, held, resident = (256, 8, 4, 2) if rows == 1 else (256, 8, 2, 1)
+            if rows == 2 and not weight.group:
+                chunks, warps, held, resident = 512, 16, 4, 1
+            elif rows == parts == 1 and weight.group and line == 512:
+                chunks, warps, held, resident, registers = 512, 16, 2, 2, 64
+            elif rows == parts == 1 and not weight.group and line > 512:
+                chunks, warps, held, resident = 512, 16, 8, 1
         elif rows > 1:
             warps, held, resident = 4 if weight.group else 8, 4 // parts, 3 if rows == 2 else 2
+        elif weight.group:
+            warps, held, resident, registers = (4, 4, 4, 128) if parts > 1 else (4, 8, 4, 0)
         elif parts > 1:
-            warps, held, resident = (2, 2, 6) if weight.group else (4, 4, 3)
+            warps, held, resident = 4, 4, 3
         else:
-            warps, held, resident = (4, 8, 4 if n > 16384 else 2) if weight.group else (8, 4, 4)
+            warps, held, resident = (4, 8, 3) if n <= 4096 else (8, 4, 4)
         used = max(1, min(warps, chunks // 32))
-        return Block(used, min(held, power(n)), min(chunks, line), resident * warps // used)
+        return Block(used, min(held, power(n)), min(chunks, line), resident * warps // used, registers)
 
     def integer_tile(self, weight: Weight, rows: int) -> Tile:
         """What a program of a product of integers by the matrix units has: near the best of some five each, on an

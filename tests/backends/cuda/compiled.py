@@ -76,6 +76,10 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **WORDS, "K": 14336, "BN": 4, "CHUNKS": 256, "PARTS": 4, "EXTRA": True}),
     "int4": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "BN": 8, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
+    "int4 pair": (integer_kernels.product_integers, "*i32", 4, {
+        **WORDS, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True, "PAIR": True}),
+    "int4 long": (integer_kernels.product_integers, "*i32", 16, {
+        **WORDS, "K": 14336, "BN": 2, "CHUNKS": 512, "PARTS": 1, "HALF": 64, "EXTRA": True}),
     "int4 of four rows": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "ROWS": 4, "R": 4, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
     "attention": (attention_kernels.decode_attention, "*bf16", 4, {**HEADS, **DECODE}),
@@ -114,12 +118,15 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "DEPENDENT": True}),
 }  # fmt: skip
 
+REGISTERS = {"int4 pair": 128, "int4 long": 64}  # of a thread, at most, so that several programs fit
 
 # What x is beside a weight, where it is not bfloat16.
 ROWS_OF = {"16 rows of float8 each": "*fp8e4nv", "64 rows of float8": "*fp16"}
 
 
-def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any], x: str = "*bf16") -> dict[str, Any]:
+def compiled(
+    kernel: Any, weight: str, warps: int, constants: dict[str, Any], x: str = "*bf16", registers: int | None = None
+) -> dict[str, Any]:
     """Registers, spills, and whether weights are loaded before the wait."""
     names = kernel.arg_names
     types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | {"x": x} | POINTERS
@@ -134,7 +141,8 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any], x:
         kernel, {n: types[n] for n in names}, {(names.index(n),): v for n, v in constants.items()},
         {(names.index(n),): [["tt.divisibility", 16]] for n in even},
     )  # fmt: skip
-    made = triton.compile(source, target=TARGET, options={"num_warps": warps, "launch_pdl": True})
+    options = {"num_warps": warps, "launch_pdl": True, "maxnreg": registers}
+    made = triton.compile(source, target=TARGET, options=options)
     with NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
         file.flush()
@@ -150,4 +158,5 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any], x:
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or CASES
-    json.dump({name: compiled(*CASES[name], ROWS_OF.get(name, "*bf16")) for name in wanted}, sys.stdout)
+    made = {name: compiled(*CASES[name], ROWS_OF.get(name, "*bf16"), REGISTERS.get(name)) for name in wanted}
+    json.dump(made, sys.stdout)
