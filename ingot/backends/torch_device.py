@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any
@@ -69,6 +69,41 @@ def typed(error: Exception, what: str) -> IngotError | None:
 def own_threads(torch: Any) -> int:
     """How many threads torch's CPU has for us: torch's own number, but not more than processors."""
     return min(int(torch.get_num_threads()), processors())
+
+
+class Settings:
+    """torch's settings for the whole process that sessions need: so while any runs, and as they were after the last.
+
+    wanted: what is set, from torch: objects, the names of their attributes, and the values.
+    """
+
+    def __init__(self, wanted: Callable[[Any], list[tuple[Any, str, Any]]]) -> None:
+        self._wanted = wanted
+        self._lock = RLock()  # a signal handler may run a session too
+        self._running = 0
+        self._before: list[tuple[Any, str, Any]] = []
+
+    @contextmanager
+    def __call__(self, torch: Any) -> Iterator[None]:
+        """While a run lasts."""
+        with self._lock:
+            if not self._running:
+                wanted = self._wanted(torch)
+                self._before = [(place, name, getattr(place, name)) for place, name, _ in wanted]
+                _set(wanted)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    _set(self._before)
+
+
+def _set(values: list[tuple[Any, str, Any]]) -> None:
+    for place, name, value in values:
+        setattr(place, name, value)
 
 
 class Threads:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from threading import Lock, RLock
+from threading import Lock
 from time import perf_counter_ns
 from typing import Any
 
@@ -21,7 +21,7 @@ from ingot import dims
 from ingot.backends import native
 from ingot.backends.device import Opening
 from ingot.backends.stored import Operands, Reader, Shown
-from ingot.backends.torch_device import Threads, own_threads, package, typed
+from ingot.backends.torch_device import Settings, Threads, own_threads, package, typed
 from ingot.backends.torch_target import TORCH
 from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError
 from ingot.ir import Network, Node, Op, StateSpec, Value
@@ -378,36 +378,13 @@ def typed_errors(what: str) -> Iterator[None]:
         raise found from None
 
 
-class _Exact:
-    """While sessions run, torch computes float32 as float32, whatever it was told before; it is told again after."""
-
-    def __init__(self) -> None:
-        self._lock = RLock()  # a signal handler may run a session too
-        self._running = 0
-        self._before: list[tuple[Any, str]] = []
-
-    @contextmanager
-    def __call__(self, torch: Any) -> Iterator[None]:
-        with self._lock:
-            if not self._running:
-                for name in _PRECISIONS:
-                    first, second = name.split(".")
-                    setting = getattr(getattr(torch.backends, first), second)
-                    self._before.append((setting, setting.fp32_precision))
-                    setting.fp32_precision = "ieee"
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running -= 1
-                if not self._running:
-                    for setting, before in self._before:
-                        setting.fp32_precision = before
-                    self._before.clear()
+def _exact_settings(torch: Any) -> list[tuple[Any, str, Any]]:
+    """torch computes float32 as float32, whatever it was told before."""
+    places = (name.split(".") for name in _PRECISIONS)
+    return [(getattr(getattr(torch.backends, first), second), "fp32_precision", "ieee") for first, second in places]
 
 
-_exact = _Exact()
+_exact = Settings(_exact_settings)
 
 
 def _without_autocast(torch: Any, kind: str) -> AbstractContextManager[Any]:

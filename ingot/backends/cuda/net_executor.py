@@ -7,10 +7,9 @@ and later ones are replayed. All graphs of a session share one memory pool, and 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ingot.backends.cuda.net_target import NET
 from ingot.backends.cuda.page_locked import PAGE_LOCKED
 from ingot.backends.cuda.program import Single
 from ingot.backends.device import Opening
+from ingot.backends.torch_device import Settings
 from ingot.backends.torch_executor import TorchExecutor, item_of, load, typed_errors, written
 from ingot.errors import BusyError
 from ingot.ir import Network, Node, Value
@@ -375,33 +375,14 @@ def _varying(network: Network) -> set[Node]:
     return nodes
 
 
-class _Libraries:
+def _library_settings(torch: Any) -> list[tuple[Any, str, Any]]:
     """While sizes are met for the first time, cuDNN looks for its fastest algorithms; no product adds up in 16 bits."""
-
-    def __init__(self) -> None:
-        self._lock = RLock()  # a signal handler may run a session too
-        self._running = 0
-        self._before: list[tuple[Any, str, Any]] = []
-
-    @contextmanager
-    def __call__(self, torch: Any) -> Iterator[None]:
-        matmul = torch.backends.cuda.matmul
-        wanted = ((torch.backends.cudnn, "benchmark", True), (matmul, "allow_fp16_reduced_precision_reduction", False),
-                  (matmul, "allow_bf16_reduced_precision_reduction", False))  # fmt: skip
-        with self._lock:
-            if not self._running:
-                self._before = [(place, name, getattr(place, name)) for place, name, _ in wanted]
-                for place, name, value in wanted:
-                    setattr(place, name, value)
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running -= 1
-                if not self._running:
-                    for place, name, value in self._before:
-                        setattr(place, name, value)
+    matmul = torch.backends.cuda.matmul
+    return [
+        (torch.backends.cudnn, "benchmark", True),
+        (matmul, "allow_fp16_reduced_precision_reduction", False),
+        (matmul, "allow_bf16_reduced_precision_reduction", False),
+    ]  # fmt: skip
 
 
-_libraries = _Libraries()
+_libraries = Settings(_library_settings)
