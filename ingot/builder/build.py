@@ -34,8 +34,9 @@ from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.frontends.recording import Imported
 from ingot.ir import Network, Spec, Value
 from ingot.ir.precision import scope
+from ingot.ir.recipe import ScalesError
 from ingot.ir.verify import verify
-from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat, weight_format
+from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat, config_of, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.ops.external import external_ops
@@ -511,17 +512,16 @@ def build_network(
         feeds = report if isinstance(report, Mapping) else None
         switches = _switches(debug or Debug(), network, sources, feeds, seed)
     found = None if calibrate is None else calibrate(made_of, sources, phases)
-    with phases.phase("lower"):
-        compiled = compile_network(made_of, weights=format, plan=found and found.plan, **switches)
-        if format != AS_IS:
-            config = {**(config or {}), "weights": _in_format(format, compiled)}
-            if format.activations:
-                config["activations"] = format.activations
-        if found is not None:
-            config = {**(config or {}), **found.plan.config}
-    with phases.phase("pack") as done:
-        tensors = make_tensors(compiled.stored, sources, done)
-    config = {**(config or {}), "report": report is not False}
+    plan = None if found is None else found.plan
+    try:
+        compiled, tensors = _compiled(made_of, sources, format, plan, switches, phases)
+    except ScalesError as e:  # rare: nobody knows without reading all weights, so they are made twice
+        format = replace(format, wide=e.sources)
+        compiled, tensors = _compiled(made_of, sources, format, plan, switches, phases)
+    config = {
+        **(config or {}), **({} if format == AS_IS else config_of(format)), **({} if plan is None else plan.config),
+        "report": report is not False,
+    }  # fmt: skip
     config = config if adapter is None else lora_adapter.described(config, adapter)
     engine = _engine(network, compiled, tensors, config, kind, files or {})
     if report is not False:
@@ -547,21 +547,34 @@ def build_network(
     return engine
 
 
+def _compiled(
+    network: Network, sources: Mapping[str, Array], format: WeightFormat, plan: Plan | None, switches: dict[str, Any],
+    phases: Phases,
+) -> tuple[Compiled, dict[str, Array]]:  # fmt: skip
+    """A network's program, and the tensors that it reads. Raises ScalesError where `format` has float16 scales of
+    weights that want float32."""
+    with phases.phase("lower"):
+        compiled = compile_network(network, weights=format, plan=plan, **switches)
+        if format != AS_IS:
+            _check_format(format, compiled)
+    with phases.phase("pack") as done:
+        return compiled, make_tensors(compiled.stored, sources, done)
+
+
 def _is_compact(parameter: Value) -> bool:
     """Whether it is stored as a format says; panels of int4 are bytes, and their recipe says what is in them."""
     made = {dict(step.args).get("dtype") for step in recipe_of(parameter).steps}
     return parameter.dtype in COMPACT or any(dtype.name in made for dtype in COMPACT)
 
 
-def _in_format(format: WeightFormat, compiled: Compiled) -> str:
-    """The word for weights in the config. Raises UserError when no weight is stored so."""
+def _check_format(format: WeightFormat, compiled: Compiled) -> None:
+    """Raises UserError when no weight is stored in the format."""
     if not any(_is_compact(v) for v in compiled.stored.values() if v.kind == "parameter"):
         whys = "; ".join(event.verdict for event in compiled.log if event.rule == "weights")
         raise UserError(
             f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "
             "leave weights out"
         )
-    return format.word
 
 
 def _switches(

@@ -19,7 +19,7 @@ from ingot.dtypes import DType
 from ingot.engine import file
 from ingot.errors import RecipeError
 from ingot.ir import Network, Value
-from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.recipe import Recipe, ScalesError, evaluate
 from ingot.ir.text import to_json
 from ingot.ir.weight_format import AS_IS, WeightFormat
 from ingot.ops.external import external_ops
@@ -126,15 +126,27 @@ def make_tensors(
 ) -> dict[str, Array]:
     """The stored tensors by name, in the program's order. Few sources are held at a time, whatever the model's size.
 
-    Raises RecipeError when a source has no value or the wrong shape.
+    Raises RecipeError when a source has no value or the wrong shape, ScalesError with all the sources of scales that
+    float16 does not hold.
     """
     tensors: dict[str, Array] = {}
+    faults: list[ScalesError] = []
+
+    def made(name: str) -> Array | None:
+        try:
+            return _tensor(name, stored[name], weights)
+        except ScalesError as e:
+            faults.append(e)
+            return None
+
     with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
-        made = pool.map(lambda name: _tensor(name, stored[name], weights), stored)
-        for name, array in zip(stored, made, strict=True):
-            tensors[name] = array
+        for i, (name, array) in enumerate(zip(stored, pool.map(made, stored), strict=True), 1):
+            if array is not None:
+                tensors[name] = array
             if done:
-                done(len(tensors), len(stored))
+                done(i, len(stored))
+    if faults:
+        raise ScalesError(str(faults[0]), frozenset().union(*(e.sources for e in faults)))
     return tensors
 
 

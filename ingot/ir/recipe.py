@@ -17,7 +17,7 @@ The steps of all targets are in ir/steps/; a target's own stand beside its lower
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from reprlib import repr as brief
 from typing import Any
@@ -37,6 +37,14 @@ MAX_STEPS = 1 << 12  # that a recipe in a file may have: several for each expert
 MAX_CASTS = 4  # of a parameter, one after the other, that are followed; ingot writes two
 MAX_RANK = 64  # NumPy's
 MAX_BYTES = 1 << 62  # of one value: what follows is counted in 64 bits
+
+
+class ScalesError(RecipeError):
+    """float16 does not hold the scales of weights; `sources` are what they were to be made of."""
+
+    def __init__(self, message: str, sources: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.sources = frozenset(sources)
 
 
 def require(ok: bool, why: str) -> None:
@@ -126,7 +134,8 @@ class Recipe:
     def _fault(self, number: int, why: RecipeError) -> RecipeError:
         """What a step refuses, with its place."""
         name, sources = self.steps[number].name, ", ".join(self.sources)
-        return RecipeError(f"step {number} ({name}) of the recipe from {sources}: {why}")
+        message = f"step {number} ({name}) of the recipe from {sources}: {why}"
+        return ScalesError(message, self.sources) if isinstance(why, ScalesError) else RecipeError(message)
 
     @staticmethod
     def _source(sources: Mapping[str, Any], name: str) -> Any:

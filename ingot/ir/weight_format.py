@@ -8,15 +8,17 @@ from typing import Any
 
 from ingot import dtypes
 from ingot.dtypes import DType
+from ingot.errors import EngineFileError
 from ingot.words import SAME, check_words
 
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """Numbers of `dtype`, integers or floats of 8 bits, from −`limit`, and a float32 scale for every output and `group`
-    of inputs (0: all of them).
+    """Numbers of `dtype`, integers or floats of 8 bits, from −`limit`, and a scale for every output and `group` of
+    inputs (0: all of them).
 
     In a network such a weight is `dequantize(integers, scales)`. dtype None: as they are, in the engine's precision.
+    scales: the type of those of groups, but of weights made of the parameters `wide`: those are float32 in any case.
     zeros: whether each group has an int8 zero point too, and the weight is `dequantize(integers, scales, zeros)`.
     activations: what rows become too, with a scale for each, before they meet such a weight: int8 (`quantize_rows`)
     or fp8 (`float8_rows`).
@@ -28,6 +30,8 @@ class WeightFormat:
     group: int = 0
     activations: str | None = None
     zeros: bool = False
+    scales: DType = dtypes.float32
+    wide: frozenset[str] = frozenset()
 
     @property
     def asked(self) -> tuple[str | None, str | None]:
@@ -40,11 +44,12 @@ class WeightFormat:
         return replace(INT8, word=self.word, activations=self.activations)
 
 
+WIDE_SCALES = "float32_scales"  # of an engine's config
 AS_IS = WeightFormat("same")
 INT8 = WeightFormat("int8", dtypes.int8, 127)
 GROUPS = (32, 64, 128)
-_INT4 = (WeightFormat(f"int4-g{n}", dtypes.int4, 8, n) for n in GROUPS)
-_ASYMMETRIC = (WeightFormat(f"int4-g{n}-asym", dtypes.int4, 8, n, zeros=True) for n in GROUPS)
+_INT4 = [WeightFormat(f"int4-g{n}", dtypes.int4, 8, n, scales=dtypes.float16) for n in GROUPS]
+_ASYMMETRIC = [replace(f, word=f"{f.word}-asym", zeros=True) for f in _INT4]
 FP8 = WeightFormat("fp8", dtypes.float8_e4m3fn, dtypes.MOST_FLOAT8)
 FORMATS = {f.word: f for f in (AS_IS, INT8, *_INT4, *_ASYMMETRIC, FP8)}
 INTEGERS = (dtypes.int8, dtypes.int4)
@@ -58,5 +63,24 @@ def weight_format(word: str | None, activations: str | None = None) -> WeightFor
 
 
 def format_of(config: Mapping[str, Any]) -> WeightFormat:
-    """The format that an engine's config says it was built in."""
-    return weight_format(config.get("weights"), config.get("activations"))
+    """The format that an engine's config says it was built in. Raises EngineFileError where it says nothing sensible.
+    """
+    found = weight_format(config.get("weights"), config.get("activations"))
+    if not found.group:
+        return found
+    wide = config.get(WIDE_SCALES)  # none in files from before there were scales of 16 bits
+    if wide is None:
+        return replace(found, scales=dtypes.float32)
+    if not isinstance(wide, list) or not all(isinstance(name, str) for name in wide):
+        raise EngineFileError(f"config {WIDE_SCALES} must be a list of parameters: the file is damaged")
+    return replace(found, wide=frozenset(wide))
+
+
+def config_of(format: WeightFormat) -> dict[str, Any]:
+    """What an engine's config says of a format."""
+    words: dict[str, Any] = {"weights": format.word}
+    if format.activations:
+        words["activations"] = format.activations
+    if format.scales is not dtypes.float32:
+        words[WIDE_SCALES] = sorted(format.wide)
+    return words

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import Any
 
+from ingot import dtypes
 from ingot.ir import F, Network, Node, Value
 from ingot.ir.recipe import Recipe
 from ingot.ir.weight_format import FP8, WeightFormat
@@ -157,13 +158,15 @@ def integers(network: Network, weight: Value, format: WeightFormat) -> tuple[Val
     kind = _fits(weight, format)
     assert kind.dtype is not None
     args: dict[str, Any] = {"group": kind.group, "limit": kind.limit}
+    step = "ranged_scales" if kind.zeros else "scales" if kind.dtype.bits == 8 else "fitted_scales"
+    narrow = kind.scales is dtypes.float16 and kind.wide.isdisjoint(recipe_of(weight).sources)
+    scales = derive(network, step, [weight], f"{weight.name}.{'float32_' if narrow else ''}scales", **args)
+    if narrow:
+        scales = derive(network, "float16_scales", [scales], f"{weight.name}.scales")
     if kind.zeros:
-        scales = derive(network, "ranged_scales", [weight], f"{weight.name}.scales", **args)
         zeros = derive(network, "centred_zeros", [weight, scales], f"{weight.name}.zeros", **args)
         name = f"{weight.name}.{kind.dtype.name}"
         made = derive(network, "quantize_to_zeros", [weight, scales, zeros], name, dtype=kind.dtype.name, **args)
         return made, scales, zeros
-    step = "scales" if kind.dtype.bits == 8 else "fitted_scales"
-    scales = derive(network, step, [weight], f"{weight.name}.scales", **args)
     name = f"{weight.name}.{kind.dtype.name}"
     return derive(network, "quantize", [weight, scales], name, dtype=kind.dtype.name, **args), scales

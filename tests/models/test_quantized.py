@@ -18,6 +18,7 @@ from ingot.errors import CheckpointError
 from ingot.frontends.quantized.checkpoint import QuantizedCheckpoint
 from ingot.frontends.quantized.config import parse
 from ingot.frontends.quantized.model import IntegerWeights
+from ingot.frontends.quantized.weights import QuantizedWeight
 from ingot.ir.weight_format import COMPACT
 from ingot.ops.conversion import Dequantize
 from tests.models.model_zoo import EngineRunner, Runner
@@ -59,6 +60,19 @@ def test_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert [case.floats in r.why for r in as_floats] == ([True] if case.floats else [])
     narrow = [v for v in network.parameters if v.dtype in COMPACT and len(v.shape) == 2 and "zeros" not in v.name]
     assert len(narrow) == (0 if case.floats else len(LINEAR))
+    kinds = {v.dtype for v in network.parameters if v.name.endswith(".scales")}
+    assert kinds <= {dtypes.float16 if v.dtype is dtypes.int4 else dtypes.float32 for v in narrow}
+
+
+def test_scales_are_of_16_bits_where_they_are_exact() -> None:
+    def form(scales: np.ndarray, bits: int = 4) -> Any:
+        whole, group = np.ones((2, 64), np.int8), 32 if bits == 4 else 64
+        return QuantizedWeight("w", (2, 64), ("w",), bits, group, lambda: whole, lambda: scales).form()
+
+    exact = np.array([[0.25, 2.0**-24], [65504, 0.1]], np.float16).astype(np.float32)
+    assert form(exact).scales is dtypes.float16 and form(exact[:, :1], 8).scales is dtypes.float32
+    for odd in (0.1, 2.0**-25, 65536, -1e-9):
+        assert form(np.where(exact == 0.25, np.float32(odd), exact)).scales is dtypes.float32
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -382,6 +382,24 @@ def test_rows_of_integers_by_groups_of_int4(zeros: bool) -> None:
     assert sorted(read) == (["float32", "int8", "int8"] if zeros else ["int8"])
 
 
+@pytest.mark.parametrize("kinds", [("float16", "float16"), ("float16", "float32")])
+def test_products_are_one_where_their_scales_have_one_type(kinds: tuple[str, str]) -> None:
+    """Two weights of a gated layer, and two products of the same rows."""
+    rng = np.random.default_rng(4)
+    net, values, products = Network("net"), {}, []
+    x = net.input("x", Spec((4, 64), F32))
+    for i, kind in enumerate((*kinds, *kinds)):
+        weight, scales = net.parameter(f"w{i}", Spec((40, 64), "int4")), net.parameter(f"s{i}", Spec((40, 2), kind))
+        products.append(F.matmul(x, F.dequantize(weight, scales, group=32), transpose_b=True))
+        values[f"w{i}"] = rng.integers(-8, 8, (40, 64)).astype(dtypes.int4.numpy)
+        values[f"s{i}"] = rng.random((40, 2), np.float32).astype(kind) / 9
+    net.outputs["y"] = F.silu(products[0]) * products[1]
+    net.outputs["a"], net.outputs["b"] = (F.softmax(p) for p in products[2:])
+    feeds = {"x": rng.standard_normal((4, 64)).astype(np.float32)}
+    lowered = pipeline.lower(net, CPU, check=pipeline.Check(feeds, values, tolerance=2e-5))
+    assert ops_of(lowered).count("matmul_packed") == (2 if len(set(kinds)) == 1 else 3)
+
+
 def test_products_of_computed_operands_use_the_general_kernel() -> None:
     net = vector(lambda x: F.matmul(x, x, transpose_b=True))
     lowered = pipeline.lower(net, CPU)

@@ -44,12 +44,13 @@ def run(net: Network, weights: dict[str, Array]) -> Array:
 
 
 def by_scales(weight: Array, limit: int, group: int) -> Array:
-    """The values that integers from -limit and a scale for each group of a row stand for; scales of int4 are fitted."""
+    """The values that integers from -limit and a scale for each group of a row stand for; scales of int4 are fitted,
+    and float16."""
     rows = weight.reshape(len(weight), -1, group or weight.shape[1])
     scale, most = np.abs(rows).max(-1, keepdims=True) / np.float32(limit), limit
     if limit == 8:
-        fitted = source("w").then("fitted_scales", group=group, limit=limit)
-        scale, most = evaluate(fitted, {"w": weight})[..., None], 7
+        fitted = source("w").then("fitted_scales", group=group, limit=limit).then("float16_scales")
+        scale, most = evaluate(fitted, {"w": weight})[..., None].astype(np.float32), 7
     return (np.clip(np.rint(rows / scale), -limit, most) * scale).reshape(weight.shape).astype(np.float32)
 
 
@@ -158,7 +159,8 @@ def test_weights_that_bodies_read(word: str, limit: int, group: int) -> None:
     net, weights = loops()
     log: Log = []
     new = verify(quantized(net, FORMATS[word], log))
-    assert log == [] and {v.dtype.name for v in new.parameters} == {word.split("-")[0], "int8", "float32"}
+    of_groups = {"int4", "float16"} if group else set()
+    assert log == [] and {v.dtype.name for v in new.parameters} == {"int8", "float32"} | of_groups
     rounded = {name: by_scales(w, *((127, 0) if name == "table" else (limit, group))) for name, w in weights.items()}
     feeds = {"x": np.random.default_rng(2).standard_normal((4, 3, 64)).astype(np.float32), "n": np.array(5, np.int32)}
     want = interpret(net, feeds, rounded)

@@ -145,6 +145,36 @@ def test_fitted_scales_leave_the_smallest_error(group: int) -> None:
             quantized(np.full((2, 32), bad, np.float32), "int4", group, 8, "fitted_scales")
 
 
+def test_scales_of_16_bits() -> None:
+    """Scales are rounded, then weights with them, each to the nearest of what stands for something; a group far smaller
+    than others of its row has denormal scales."""
+    w = (np.random.default_rng(0).standard_normal((40, 96)) * 0.05).astype(np.float32)
+    w[3], w[4, :32], w[5, :32], w[6, :32], w[7] = 0, w[4, :32] * 1e-4, w[5, :32] * 1e-12, 0, w[7] * 1e-3
+    fitted = R.source("w").then("fitted_scales", group=32, limit=8)
+    scales = fitted.then("float16_scales")
+    whole = R.combine("quantize", [R.source("w"), scales], dtype="int8", group=32, limit=8)
+    known = {"w": (dtypes.float32, w.shape)}
+    assert scales.infer(known) == (dtypes.float16, (40, 3)) and whole.infer(known) == (dtypes.int8, w.shape)
+    wide, s, q = (R.evaluate(made, {"w": w}) for made in (fitted, scales, whole))
+    assert s.dtype == np.float16 and (s != 0).all() and (s[3] == 1).all()
+    held = wide.astype(np.float16)
+    np.testing.assert_array_equal(s, np.where(held, held, np.float16(2.0**-24)))
+    by = np.repeat(s.astype(np.float64), 32, 1)
+    left = np.abs(q * by - w)
+    assert (left <= np.abs(by) * 0.501)[np.abs(q) < 7].all()
+    assert (left <= 2.0**-25 + 1e-12)[5, :32].all()
+
+
+@pytest.mark.parametrize("scale", [1e-9, 2e5])
+def test_scales_that_float16_does_not_hold(scale: float) -> None:
+    """Of one row, all of them: the step says so, and of which parameters."""
+    scales = np.full((4, 3), 0.01, np.float32)
+    scales[2] = scale
+    with pytest.raises(R.ScalesError, match=r"step 0 \(float16_scales\) of the recipe from s: float16 does") as caught:
+        R.evaluate(R.source("s").then("float16_scales"), {"s": scales})
+    assert caught.value.sources == {"s"} and f"such as {scale:.3g}" in str(caught.value)
+
+
 @pytest.mark.parametrize("group", [0, 32])
 def test_ranged_scales_and_their_zero_points_leave_the_smallest_error(group: int) -> None:
     """Against a search in float64 over parts of each range; one-sided groups, zeros, and the ends of float32."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ingot import dtypes
 from ingot.errors import CheckpointError
 from ingot.frontends.gguf.blocks import KINDS, of_q4_0
 from ingot.frontends.gguf.file import GgufFile, Value
@@ -122,7 +123,7 @@ class GgufModel(Mapping[str, np.ndarray]):
             wide = named(own, self.directory, lambda: finite(found))
             return self._unpaired(name, wide.reshape(rows, columns // group))
 
-        return QuantizedWeight(name, (rows, columns), (own,), 4, group, integers, scales)
+        return QuantizedWeight(name, (rows, columns), (own,), 4, group, integers, scales, scale_type=dtypes.float16)
 
     def info(self, name: str) -> TensorInfo:
         """dtype, as it is given, and shape of a tensor (KeyError if there is none of that name)."""

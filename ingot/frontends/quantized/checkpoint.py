@@ -193,10 +193,11 @@ def _awq(layer: _Layer, scheme: Scheme) -> QuantizedWeight:
     inputs, outputs = info.shape[0], info.shape[1] * 8
     group, count = layer.groups(inputs, scheme.group)
     layer.info("qzeros", (dtypes.int32,), (count, outputs // 8))
-    layer.info("scales", SCALE_TYPES, (count, outputs))
+    scales = layer.info("scales", SCALE_TYPES, (count, outputs))
     return layer.weight(
         (outputs, inputs), 4, group, integers=layer.read("qweight", awq_columns),
         zeros=layer.read("qzeros", awq_columns), scales=layer.read("scales", lambda a: finite(a).T),
+        scale_type=scales.dtype,
     )  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def _gptq(layer: _Layer, scheme: Scheme) -> QuantizedWeight:
     if outputs % several:
         raise BadTensorError(f"{layer.module}: {outputs} outputs are no multiple of {several}, as zero points need")
     layer.info("qzeros", (dtypes.int32,), (count, outputs // several))
-    layer.info("scales", SCALE_TYPES, (count, outputs))
+    scales = layer.info("scales", SCALE_TYPES, (count, outputs))
     columns = None
     if layer.has("g_idx"):
         layer.info("g_idx", INDEX_TYPES, (inputs,))
@@ -216,7 +217,7 @@ def _gptq(layer: _Layer, scheme: Scheme) -> QuantizedWeight:
     return layer.weight(
         (outputs, inputs), bits, group, integers=layer.read("qweight", partial(gptq_rows, bits=bits)),
         zeros=layer.read("qzeros", partial(gptq_zeros, bits=bits, minus=scheme.minus)),
-        scales=layer.read("scales", lambda a: finite(a).T), columns=columns,
+        scales=layer.read("scales", lambda a: finite(a).T), columns=columns, scale_type=scales.dtype,
     )  # fmt: skip
 
 
@@ -249,22 +250,25 @@ def _integers(layer: _Layer, scheme: Scheme) -> QuantizedWeight:
         zeros = _zero_points(layer, scheme, outputs, count)
     elif not scheme.symmetric:
         raise BadTensorError(f"{layer.path('weight_zero_point')} is missing, and the weights are not symmetric")
+    scales, kind = _scales(layer, scheme, outputs, count)
     return layer.weight(
-        (outputs, inputs), bits, group, integers=integers, scales=_scales(layer, scheme, outputs, count), zeros=zeros,
-        columns=columns, rows=scheme.rows,
+        (outputs, inputs), bits, group, integers=integers, scales=scales, zeros=zeros, columns=columns,
+        rows=scheme.rows, scale_type=kind,
     )  # fmt: skip
 
 
-def _scales(layer: _Layer, scheme: Scheme, outputs: int, count: int) -> Callable[[], Array]:
-    """Scales [outputs, groups] of one for the whole weight, for each output, or for groups of its inputs."""
+def _scales(layer: _Layer, scheme: Scheme, outputs: int, count: int) -> tuple[Callable[[], Array], DType]:
+    """Scales [outputs, groups] of one for the whole weight, for each output, or for groups of its inputs, and their
+    type in the file."""
     name = "weight_scale" if layer.has("weight_scale") or not layer.has("weight_scale_inv") else "weight_scale_inv"
     info = layer.checkpoint.tensor_info(layer.path(name))
     if scheme.one:
-        layer.info(name, SCALE_TYPES, (1,) * len(info.shape) if info is not None and len(info.shape) < 3 else 0)
-        return layer.read(name, lambda a: np.repeat(finite(a).reshape(1, 1), outputs, 0))
+        ones = (1,) * len(info.shape) if info is not None and len(info.shape) < 3 else 0
+        kind = layer.info(name, SCALE_TYPES, ones).dtype
+        return layer.read(name, lambda a: np.repeat(finite(a).reshape(1, 1), outputs, 0)), kind
     flat = count == 1 and info is not None and info.shape == (outputs,)
-    layer.info(name, SCALE_TYPES, (outputs,) if flat else (outputs, count))
-    return layer.read(name, lambda a: finite(a).reshape(outputs, count))
+    kind = layer.info(name, SCALE_TYPES, (outputs,) if flat else (outputs, count)).dtype
+    return layer.read(name, lambda a: finite(a).reshape(outputs, count)), kind
 
 
 def _zero_points(layer: _Layer, scheme: Scheme, outputs: int, count: int) -> Callable[[], Array]:
@@ -295,7 +299,7 @@ def _floats(layer: _Layer, scheme: Scheme) -> QuantizedWeight:
     outputs, inputs = layer.info("weight", FLOATS_OF_8, 2).shape
     if scheme.block is None:
         group, count = layer.groups(inputs, scheme.group)
-        scales = _scales(layer, scheme, outputs, count)
+        scales, _ = _scales(layer, scheme, outputs, count)
     else:
         group = inputs
         name = "weight_scale_inv" if layer.has("weight_scale_inv") else "weight_scale"

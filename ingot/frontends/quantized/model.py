@@ -162,7 +162,7 @@ def _parameters(network: Network, weight: Value, weights: IntegerWeights) -> dic
     groups = (outputs, inputs // form.group if form.group else 1)
     specs = {
         "integers": (form.dtype.name, Spec((outputs, inputs), form.dtype)),
-        "scales": ("scales", Spec(groups, dtypes.float32)),
+        "scales": ("scales", Spec(groups, form.scales)),
     }
     if form.zeros:
         specs["zeros"] = ("zeros", Spec(groups, dtypes.int8))

@@ -36,12 +36,14 @@ class Form:
     """How a weight is stored in an engine: as `dtype`, integers or floats of 8 bits, with a scale for each output and
     `group` inputs (0: all).
 
-    repeat: how many of them one group of the file is. order: the column of the file that each column is; None: its
-    own. zeros: whether there are zero points that are not 0. rows: whether its inputs become int8 by row.
+    scales: their type: float16 with groups, where that has all of them. repeat: how many groups one group of the file
+    is. order: the column of the file that each column is; None: its own. zeros: whether there are zero points that are
+    not 0. rows: whether its inputs become int8 by row.
     """
 
     dtype: DType
     group: int
+    scales: DType
     repeat: int
     order: Array | None
     zeros: bool
@@ -59,6 +61,7 @@ class QuantizedWeight:
         bits: of an integer; 0 where the file holds floats of 8 bits.
         group: so many inputs share a scale.
         columns: the group of each input, where that is not simply one after the other.
+        scale_type: what the file holds scales as.
         integers, scales, zeros: read int8 [outputs, inputs], float32 [outputs, groups] and int8 [outputs, groups];
             of floats `integers` reads these, and scales are [outputs or 1, inputs or 1] by `block`.
     """
@@ -74,6 +77,7 @@ class QuantizedWeight:
     columns: Array | None = None
     block: tuple[int, int] | None = None
     rows: str = ""
+    scale_type: DType = dtypes.float32
 
     @cached_property
     def has_zeros(self) -> bool:
@@ -95,21 +99,31 @@ class QuantizedWeight:
         counts = np.bincount(self.columns, minlength=self.shape[1] // self.group)
         return bool((counts == self.group).all())
 
+    @cached_property
+    def in_float16(self) -> bool:
+        """Whether float16 has every scale as it is."""
+        if self.scale_type is dtypes.float16:
+            return True
+        wide = self.scales()
+        with np.errstate(over="ignore"):
+            return bool((wide.astype(np.float16).astype(np.float32) == wide).all())
+
     def form(self) -> Form | str:
         """How an engine stores it, or why it becomes floats."""
         inputs = self.shape[1]
         if not self.bits and (self.block is not None or self.group != inputs):
             return "there is no product of floats of 8 bits in groups or blocks"
         if not self.bits:
-            return Form(dtypes.float8_e4m3fn, 0, 1, None, False, False)
+            return Form(dtypes.float8_e4m3fn, 0, dtypes.float32, 1, None, False, False)
         if not self.even:
             return "its groups are of several sizes"
         size = next((n for n in GROUPS if self.group % n == 0), 0) if self.bits == 4 else 0
         if not size and self.group != inputs:
             return f"there is no product of {self.bits}-bit integers in groups of {self.group}"
         dtype = dtypes.int4 if size else dtypes.int8
+        scales = dtypes.float16 if size and self.in_float16 else dtypes.float32
         rows = self.rows == "int8"
-        return Form(dtype, size, self.group // size if size else 1, self.order, self.has_zeros, rows)
+        return Form(dtype, size, scales, self.group // size if size else 1, self.order, self.has_zeros, rows)
 
     def floats(self) -> Array:
         """float32 [outputs, inputs]: (q − zero) · scale, rounded to float32 as that is where the scale has more than 16
@@ -146,7 +160,7 @@ class QuantizedWeight:
 
         made: dict[str, Callable[[], Array]] = {
             form.dtype.name: integers,
-            "scales": lambda: np.repeat(self.scales(), form.repeat, 1),
+            "scales": lambda: np.repeat(self.scales().astype(form.scales.numpy), form.repeat, 1),
         }
         if form.zeros and self.zeros is not None:
             zeros = self.zeros

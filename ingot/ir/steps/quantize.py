@@ -6,7 +6,8 @@
 The last dimension is what a product sums over; `group` of it share a scale, or all of it (0). Integers go from −limit
 to limit, or to the largest of their type; floats of 8 bits (e4m3) are rounded to nearest even. A scale is the largest
 magnitude divided by `limit` (`scales`), so that nothing saturates, or the one of several that leaves the smallest
-squared error (`fitted_scales`), as few integers want; where all weights are zero it is 1.
+squared error (`fitted_scales`), as few integers want; where all weights are zero it is 1. `float16_scales` rounds
+scales before anything is made of them, so that a weight in integers loses nothing by it.
 
 With zero points an integer q stands for (q − zero) · scale: all 2 · limit integers serve the range of a group, which
 need not lie around 0. A zero point follows from its scale (`centred_zeros`): the middle of the range lands between the
@@ -22,9 +23,11 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.errors import RecipeError
-from ingot.ir.recipe import Array, Known, Shape, Step, register, require
+from ingot.ir.recipe import Array, Known, ScalesError, Shape, Step, register, require
 from ingot.ir.steps.check import is_dtype, is_finite, is_int, is_whole, one
 
+SCALES = (dtypes.float32, dtypes.float16)
+FLOAT16_ERROR = np.float32(2.0**-7)  # of a row's largest scale: what rounding its scales to float16 may change
 AT_ONCE = 1 << 20  # elements of a weight that are widened at a time; bounds the float32 intermediates …
 FITTED_AT_ONCE = 1 << 16  # … and so do these, which stay in a core's cache while they are read again and again
 TRIED = (-1.0, -0.5, 0.0, 0.5, 1.0)  # what is added to the limit that the largest magnitude is divided by
@@ -56,10 +59,15 @@ def _quantize_infer(known: Sequence[Known], dtype: str, group: int, limit: int, 
         require(target.kind == "int" and 0 < limit <= 2 ** (target.bits - 1), f"{limit} does not fit {dtype}")
         require(target.bits <= 8, f"weights are stored in integers of at most 8 bits, not as {dtype}")
     (_, shape), scales, *zeros = known
-    require(scales == _scales_infer(known[:1], group, limit), f"its scales are {scales[0].name}{list(scales[1])}")
+    _require_scales(known[0], scales, group, limit)
     for kind, other in zeros:
         require(kind is dtypes.int8 and other == scales[1], f"its zero points are {kind.name}{list(other)}")
     return target, shape
+
+
+def _require_scales(weight: Known, scales: Known, group: int, limit: int) -> None:
+    _, shape = _scales_infer([weight], group, limit)
+    require(scales[0] in SCALES and scales[1] == shape, f"its scales are {scales[0].name}{list(scales[1])}")
 
 
 def _blocks(weight: Array, group: int, at_once: int = AT_ONCE) -> Iterator[tuple[slice, Array]]:
@@ -121,10 +129,9 @@ def _fitted(wide: Array, limit: int) -> Array:
 
 def _zeros_infer(known: Sequence[Known], group: int, limit: int) -> Known:
     require(len(known) == 2, f"takes a weight and its scales, not {len(known)} operands")
-    scales = _scales_infer(known[:1], group, limit)
-    require(known[1] == scales, f"its scales are {known[1][0].name}{list(known[1][1])}")
+    _require_scales(known[0], known[1], group, limit)
     require(limit <= 64, f"zero points of integers from -{limit} are int8, which ends at 127")
-    return dtypes.int8, scales[1]
+    return dtypes.int8, known[1][1]
 
 
 def _range(wide: Array) -> tuple[Array, Array]:
@@ -179,7 +186,7 @@ def _ranged(wide: Array, limit: int) -> Array:
 def _zeros_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
     weight, scales = arrays
     found = np.empty(scales.shape, np.int8)
-    flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1])
+    flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1]).astype(np.float32)
     for rows, wide in _blocks(weight, group):
         flat[rows] = _centred(*_range(wide), by_row[rows], limit).astype(np.int8)
     return found
@@ -191,7 +198,7 @@ def _quantize_apply(arrays: Sequence[Array], dtype: str, group: int, limit: int)
     if target is dtypes.float8_e4m3fn:
         return _floats_of_8(weight, scales, group)
     found, most = np.empty(weight.shape, target.numpy), min(limit, 2 ** (target.bits - 1) - 1)
-    flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1], 1)
+    flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1], 1).astype(np.float32)
     added = zeros[0].reshape(by_row.shape).astype(np.float32) if zeros else None
     for rows, wide in _blocks(weight, group):
         whole = np.rint(wide / by_row[rows])
@@ -210,11 +217,34 @@ def _floats_of_8(weight: Array, scales: Array, group: int) -> Array:
     return found
 
 
+def _float16_infer(known: Sequence[Known]) -> Known:
+    dtype, shape = one(known)
+    require(dtype is dtypes.float32 and len(shape) > 0, f"scales are float32, not {dtype.name}{list(shape)}")
+    return dtypes.float16, shape
+
+
+def _float16_apply(arrays: Sequence[Array]) -> Array:
+    """Nearest even. Only scales that are far smaller than others of their row may change by more than about 1 %."""
+    (scales,) = arrays
+    with np.errstate(over="ignore"):
+        found = scales.astype(np.float16)
+    found[found == 0] = np.finfo(np.float16).smallest_subnormal
+    largest = np.abs(scales).max(-1, initial=0)
+    lost = np.abs(found.astype(np.float32) - scales).max(-1, initial=0) > largest * FLOAT16_ERROR
+    if lost.any():
+        raise ScalesError(
+            f"float16 does not hold scales of these weights, such as {largest[lost][0]:.3g}: build the engine again, "
+            "which then has float32 scales of them"
+        )
+    return found
+
+
 _QUANTIZE = {"dtype": is_dtype, "group": is_int, "limit": is_int}
 register(Step("scales", 1, _scales_infer, _scales_apply, {"group": is_int, "limit": is_int}))
 register(Step("fitted_scales", 1, _scales_infer, _fitted_apply, {"group": is_int, "limit": is_int}))
 register(Step("ranged_scales", 1, _scales_infer, _ranged_apply, {"group": is_int, "limit": is_int}))
 register(Step("centred_zeros", 1, _zeros_infer, _zeros_apply, {"group": is_int, "limit": is_int}))
+register(Step("float16_scales", 1, _float16_infer, _float16_apply, {}))
 register(Step("quantize", 1, partial(_quantize_infer, count=2), _quantize_apply, _QUANTIZE))
 register(Step("quantize_to_zeros", 1, partial(_quantize_infer, count=3), _quantize_apply, _QUANTIZE))
 
@@ -239,14 +269,19 @@ def _dequantize_apply(arrays: Sequence[Array], dtype: str, zero: int, scale: flo
         return np.asarray((whole.astype(np.float32) * by).astype(dtypes.get(dtype).numpy))
 
 
-# zero_products: −scale · zero, of float32 scales and int8 zero points, what the sums of groups are multiplied with.
+# zero_products: −scale · zero, of scales and int8 zero points, what the sums of groups are multiplied with; float32.
 def _zero_products_infer(known: Sequence[Known]) -> Known:
     require(len(known) == 2, f"takes scales and zero points, not {len(known)} operands")
     (dtype, shape), (kind, other) = known
-    require(dtype is dtypes.float32 and kind is dtypes.int8 and shape == other,
-            f"float32 scales and int8 zero points of one shape are needed, not {dtype.name}{list(shape)} and "
+    require(dtype in SCALES and kind is dtypes.int8 and shape == other,
+            f"scales and int8 zero points of one shape are needed, not {dtype.name}{list(shape)} and "
             f"{kind.name}{list(other)}")  # fmt: skip
-    return dtype, shape
+    return dtypes.float32, shape
+
+
+def _zero_products_apply(arrays: Sequence[Array]) -> Array:
+    scales, zeros = arrays
+    return np.asarray(-scales.astype(np.float32) * zeros.astype(np.float32))
 
 
 # signed: uint8 less 128, as int8.
@@ -275,5 +310,5 @@ register(
 )  # fmt: skip
 register(Step("signed", 1, _signed_infer, lambda xs: (xs[0] ^ np.uint8(128)).view(np.int8), {},
               lambda array, known: [array.view(np.uint8) ^ np.uint8(128)]))  # fmt: skip
-register(Step("zero_products", 1, _zero_products_infer, lambda xs: np.asarray(-xs[0] * xs[1].astype(np.float32)), {}))
+register(Step("zero_products", 1, _zero_products_infer, _zero_products_apply, {}))
 register(Step("row_sums", 1, _row_sums_infer, _row_sums_apply, {"factor": is_whole}))

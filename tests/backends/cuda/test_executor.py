@@ -96,7 +96,7 @@ def test_memory_of_weights(made: Any) -> None:
     held = {w: made(precision="float32", weights=w).on("cuda").session(kv_blocks=4).memory().weights
             for w in ("int8", "int4-g32")}  # fmt: skip
     outputs = {64: 32 + 2 * 16 + 3 * 64, 32: 64}  # of a layer's linear ones, by inputs; the table is int8 in both
-    saved = sum(n * (k - k // 2 + 4 - 4 * k // 32) for k, n in outputs.items())  # numbers and scales
+    saved = sum(n * (k - k // 2 + 4 - 2 * k // 32) for k, n in outputs.items())  # numbers and scales
     assert held["int8"] - held["int4-g32"] == saved
 
 
