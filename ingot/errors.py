@@ -202,3 +202,15 @@ def from_code(code: str, message: str) -> IngotError:
 def typed(error: Exception) -> IngotError:
     """The error of an exception of the native core's."""
     return from_code(getattr(error, "code", "internal"), str(error))
+
+
+def other_sizes(name: str, axis: int, size: int) -> str:
+    """What to do about an array that differs in a dimension that an engine has fixed."""
+    return (
+        f". Dimension {axis} is fixed at {size} in this engine: to run other sizes, build it again with that dimension "
+        f"dynamic (dynamic={{{name!r}: {{{axis}: 'N'}}}} for a torch module, 'N' in an ingot.Spec; a .pt2 or .onnx "
+        "file is exported with dynamic_shapes or dynamic_axes)"
+    )
+
+
+ONE_OF_A_BATCH = ": where it is one sample of a batch, give it a dimension more (array[None] in NumPy)"

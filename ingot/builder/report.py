@@ -33,6 +33,10 @@ Array = np.ndarray[Any, Any]
 
 SEEDED_TOKENS = 16  # rows of a seeded language model step, and the size of a dim that nothing else fixes …
 SEEDED_ELEMENTS = 1 << 19  # … unless the inputs would have more elements than this: images come in smaller batches
+OF_RANDOM_TOKENS = (
+    ", whose tokens are random: nothing is likely to follow those, so that small differences decide. What a format "
+    "costs on text, `ingot score SOURCE --text FILE` says, with it and without"
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ class Report:
             for r in (*self.layers, *self.outputs)
         ]
         if self.same_top is not None:
-            lines.append(f"the same most likely token in {self.same_top:.0%} of the rows")
+            where = OF_RANDOM_TOKENS if self.inputs == "seeded" else ""
+            lines.append(f"the same most likely token in {self.same_top:.0%} of the rows{where}")
         if self.source:
             lines.append(self.source)
         return "\n".join(lines)

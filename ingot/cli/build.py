@@ -13,7 +13,8 @@ examples:
   ingot build models/pico-python -o pico.ingot --device cuda:sm_90     kernels for GPUs elsewhere too: docs/devices.md
 
 The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
-torch is installed, an .onnx file with ONNX Runtime. --no-report leaves all of this out. Sizes that runs may choose are
+torch is installed, an .onnx file with ONNX Runtime. --no-report leaves all of this out. Of the phases whose times are
+shown, "other" is what is in no other one: loading the compiler's code, most of all. Sizes that runs may choose are
 those that the file was exported with. With --device cuda:sm_90 (sm_80, sm_86, sm_89, sm_90, sm_100, sm_120) the engine
 is the same file, and OUTPUT.cuda has the compiled kernels that it launches on such a GPU; no GPU is needed for that."""
 
@@ -25,7 +26,7 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, phases, printable, size
+from ingot.cli.output import OTHER, Output, phases, printable, since_start, size
 from ingot.cli.source import check_output, default_name, progress_bar
 from ingot.errors import UserError
 
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot build`."""
+    started, begun = since_start(), perf_counter()
     device = _device(args)
     if args.output is None and _lazy.load("ingot.source:is_engine")(args.source):
         _lazy.load("ingot.engine.session:load")(args.source)  # what is no engine is said to be what it is
@@ -98,6 +100,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
         if device is not None:
             kernels = _lazy.load("ingot.builder.kernels:beside")(engine, path, device, args.size, progress)
             seconds["kernels"] = kernels.seconds
+    seconds[OTHER] = max(0.0, perf_counter() - begun - sum(seconds.values()))
+    out.detail(f"start: interpreter and imports {started:.3f} s")
     out.note(phases(seconds))
     out.left_out(engine.config.get("left_out", ()))
     for words in engine.config.get("converted", ()):

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chat_template(talk)
     talk.add_argument("--verbose", action="store_true", help="tokens a second and cached tokens after each answer")
     talk.add_argument("--no-history", action="store_true", help="neither read nor keep the lines typed")
-    options.add_sampling(parser, "to the end of the context")
+    options.add_sampling(parser, "to the end of the context", several=False)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, since_start
+from ingot.cli.output import OTHER, Output, since_start
 from ingot.errors import FileError, RequestError
 
 
@@ -94,10 +94,12 @@ def _report(out: Output, done: Any, imported: float, seconds: dict[str, float], 
             f"{done.completion_tokens} tokens ({done.finish_reason}), {(done.completion_tokens - 1) / decoding:,.0f} a "
             f"second after the first, which came {seconds['load'] + seconds['first_token']:.2f} s after the start"
         )
+    load = seconds["load"] - imported
+    parts = {**phases, OTHER: load - sum(phases.values())} if phases else {}
+    of_it = f" ({', '.join(f'{phase} {value:.3f}' for phase, value in parts.items())})" if parts else ""
     out.detail(
-        f"start: interpreter and imports {imported:.3f} s, load {seconds['load'] - imported:.3f} s"
-        + "".join(f", of that {phase} {value:.3f} s" for phase, value in phases.items())
-        + f", first token {seconds['first_token']:.3f} s"
+        f"start: interpreter and imports {imported:.3f} s, load {load:.3f} s{of_it}, first token "
+        f"{seconds['first_token']:.3f} s"
     )
 
 

@@ -15,6 +15,7 @@ from ingot import _interrupt
 from ingot.cli import bench, build, chat, config, diff, doctor, generate, inspect, ops, options, plan, run, score, serve
 from ingot.cli.output import Output, remark
 from ingot.cli.parser import Parser
+from ingot.cli.typed import as_typed
 from ingot.errors import FileError, IngotError, MemoryLimitError, from_code
 from ingot.version import __version__
 
@@ -79,7 +80,8 @@ def _ended(args: argparse.Namespace, out: Output) -> int:
     except BrokenPipeError:  # whoever read our output has enough
         return 0
     except IngotError as e:
-        return _show(e, f"error: {e}", e.exit_code, out, e.json())
+        text = as_typed(str(e), args.parser)
+        return _show(e, f"error: {text}", e.exit_code, out, e.json() | {"message": text})
     except MemoryError as e:
         return _show(e, "error: out of memory", 1, out, MemoryLimitError("out of memory").json())
     except Exception as e:

@@ -99,8 +99,9 @@ def add_model(parser: argparse.ArgumentParser, source: str = MODEL) -> None:
     add_lora(parser)
 
 
-def add_sampling(parser: argparse.ArgumentParser, length: str) -> None:
-    """How tokens are chosen and when a text ends. `length`: what holds without --max-tokens."""
+def add_sampling(parser: argparse.ArgumentParser, length: str, several: bool = True) -> None:
+    """How tokens are chosen and when a text ends. `length`: what holds without --max-tokens. `several`: whether more
+    than one answer is offered."""
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument("--max-tokens", type=int, metavar="N", help=f"generate at most N tokens (default: {length})")
     sampling.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: 0)")
@@ -125,7 +126,10 @@ def add_sampling(parser: argparse.ArgumentParser, length: str) -> None:
     sampling.add_argument(
         "--frequency-penalty", type=float, metavar="P", help="the same, for each time they are in the text (default: 0)"
     )
-    sampling.add_argument("--n", type=int, metavar="N", help="how many answers; the i-th has the seed + i (default: 1)")
+    sampling.add_argument(
+        "--n", type=int, metavar="N",
+        help="how many answers; the i-th has the seed + i (default: 1)" if several else argparse.SUPPRESS,
+    )  # fmt: skip
     sampling.add_argument("--ignore-end", action="store_true", default=None, help="go on past the model's end token")
 
 
@@ -146,7 +150,9 @@ def add_lora(parser: argparse.ArgumentParser) -> None:
 
 
 def lora_words(args: argparse.Namespace) -> dict[str, Any]:
-    """The words of `build` and LLM that `add_lora` has read."""
+    """The words of `build` and LLM that `add_lora` has read. Raises UserError for a scale of no adapter."""
+    if args.lora is None and args.lora_scale is not None:
+        raise UserError("--lora-scale is the scale of an adapter: give its folder too, --lora FOLDER")
     return {"lora": args.lora, "lora_scale": args.lora_scale}
 
 

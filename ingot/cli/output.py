@@ -14,6 +14,7 @@ from typing import Any
 from ingot.errors import FileError
 
 SCHEMA = 1
+OTHER = "other"  # of a command's time: what is in no phase, the loading of code most of all
 
 
 def remark(text: str, end: str = "\n") -> None:

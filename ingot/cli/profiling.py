@@ -7,7 +7,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from ingot.cli.output import table
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.written import write_whole
+
+WAITING = "(threads waiting)"  # the row of what is no call's time
 
 # A product that any machine runs at its best: large enough to amortise, small enough for the caches.
 PEAK_ROWS, PEAK_WIDTH, PEAK_RUNS = 384, 1024, 30
@@ -66,6 +68,7 @@ class Row:
     bytes: int
     bound: str | None  # None: no roof is known, and roof_seconds is 0
     shapes: str = ""
+    waited: float = 0.0  # seconds behind those: threads met, and some had nothing to do
 
     def json(self, total: float) -> dict[str, Any]:
         """As --json shows it; `total` are the seconds of all calls."""
@@ -89,9 +92,14 @@ class Profile:
     runs: int
 
     @property
+    def waited(self) -> float:
+        """The seconds between the calls, in which threads waited for one another."""
+        return sum(row.waited for row in self.calls)
+
+    @property
     def seconds(self) -> float:
-        """All calls together."""
-        return sum(row.seconds for row in self.calls)
+        """All calls together, and the waiting between them."""
+        return sum(row.seconds for row in self.calls) + self.waited
 
     def json(self) -> dict[str, Any]:
         """The part of --json that --profile adds."""
@@ -100,7 +108,8 @@ class Profile:
             {k: v for k, v in row.json(total).items() if k not in ("where", "call", "shapes")} for row in self.kernels
         ]
         calls = [{k: v for k, v in row.json(total).items() if k != "calls"} for row in self.calls]
-        return {"profiled_runs": self.runs, "roofs": self.roofs.json(), "kernels": kernels, "calls": calls}
+        return {"profiled_runs": self.runs, "roofs": self.roofs.json(), "waiting_ms": self.waited * 1e3,
+                "kernels": kernels, "calls": calls}  # fmt: skip
 
     def text(self, slowest: int, run: float) -> str:
         """Both tables, with as many of the slowest calls. `run`: the seconds of a run that was not profiled."""
@@ -111,13 +120,21 @@ class Profile:
             f"{max(0.0, run - total) * 1e3:.3f} ms outside them",
             known if str(self.roofs) else "roofs: none is known of this device; --bandwidth gives its memory's",
             "",
-            table([(row.name, row.count, *_figures(row, total)) for row in self.kernels], ("kernel", "calls", *_HEAD)),
+            table(self._sums(total), ("kernel", "calls", *_HEAD)),
         ]
         if slowest:
             rows = sorted(self.calls, key=lambda row: -row.seconds)[:slowest]
             shown = [(row.call, row.name, *_figures(row, total), row.shapes, row.where) for row in rows]
             lines += ["", table(shown, ("call", "kernel", *_HEAD, "shapes", "where"))]
         return "\n".join(lines)
+
+    def _sums(self, total: float) -> list[tuple[Any, ...]]:
+        """The rows of the first table: kernels, and what threads waited behind them."""
+        rows = [(row.seconds, (row.name, row.count, *_figures(row, total))) for row in self.kernels]
+        if self.waited:
+            share = f"{self.waited / total:6.1%}"
+            rows.append((self.waited, (WAITING, None, self.waited * 1e3, share, None, None, "-", None)))
+        return [shown for _, shown in sorted(rows, key=lambda row: -row[0])]
 
     def trace(self) -> dict[str, Any]:
         """A Chrome trace: the calls one after the other, as they ran."""
@@ -129,7 +146,7 @@ class Profile:
                 {"name": row.name, "cat": row.where or "-", "ph": "X", "pid": 0, "tid": 0, "ts": at * 1e6,
                  "dur": row.seconds * 1e6, "args": figures}
             )  # fmt: skip
-            at += row.seconds
+            at += row.seconds + row.waited
         names = (("process_name", "ingot"), ("thread_name", f"median of {self.runs} runs"))
         events += [
             {"name": kind, "ph": "M", "pid": 0, "tid": 0, "ts": 0, "dur": 0, "args": {"name": name}}
@@ -160,9 +177,10 @@ def profile(
     calls = program_of(engine.header)["calls"] if target == DEFAULT else ()  # another one runs the network's nodes
     rows = []
     for item, *more in zip(*measured, strict=True):
-        seconds = statistics.median(one["ns"] for one in (item, *more)) / 1e9
+        seconds = statistics.median(one["ns"] - one.get("waited_ns", 0) for one in (item, *more)) / 1e9
         params = calls[item["call"]].get("params", {}) if calls else {}
-        rows.append(_row(item, params, target, seconds, roofs, attended))
+        waited = statistics.median(one.get("waited_ns", 0) for one in (item, *more)) / 1e9  # of the CPU's threads
+        rows.append(replace(_row(item, params, target, seconds, roofs, attended), waited=waited))
     sums: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         sums[row.name].append(row)

@@ -14,6 +14,7 @@ from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.generate import read_text
 from ingot.cli.output import Output
+from ingot.cli.source import progress_bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     text = read_text(args.text)
     with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
         out.left_out(llm.left_out)
-        score = llm.score(text, args.window)
+        with progress_bar(out) as progress:
+            score = llm.score(text, args.window, progress=progress)
     out.text(f"{score.nats_per_token:.4f} nats per token over {score.tokens:,} tokens in {score.windows} window(s)")
     out.result({"nats_per_token": score.nats_per_token, "tokens": score.tokens, "windows": score.windows})

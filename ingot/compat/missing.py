@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
+
+FEW = 8  # names that a message can list
 
 _MODEL = "`ingot.build(folder)` builds a whole model of its Hugging Face folder (docs/families.md)"
 _LLM = "`ingot.LLM`"
@@ -199,5 +202,9 @@ def instead_of(full: str, known: Iterable[str]) -> str:
     parent = file[0].rpartition(".")[0]
     if f"{parent}.{file[2]}" in NAMES and parent.count(".") == 1:
         return NAMES[f"{parent}.{file[2]}"]
-    names = ", ".join(sorted(known))
-    return f"one of {names}" if names else "a plain function of tensorrt_llm.functional"
+    names = sorted(known)
+    if len(names) <= FEW:
+        return f"one of {', '.join(names)}" if names else "a plain function of tensorrt_llm.functional"
+    listed = f"dir({file[0]}) lists its {len(names)} names"
+    near = difflib.get_close_matches(file[2], names, 3)
+    return f"{', '.join(near)}? {listed}" if near else listed

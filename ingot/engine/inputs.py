@@ -11,7 +11,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.backends.device import program_of
 from ingot.engine.session import Engine, Port
-from ingot.errors import ArgumentError, InputError, UserError
+from ingot.errors import ONE_OF_A_BATCH, ArgumentError, InputError, UserError, other_sizes
 from ingot.seeded import bools
 
 Array = np.ndarray[Any, Any]
@@ -129,13 +129,19 @@ def _shown(name: str, array: Array) -> str:
 
 
 def _misfit(port: Port, array: Array) -> str:
-    wanted = dtypes.get(port.dtype)
-    fits = array.ndim == len(port.dims) and all(
-        not isinstance(d, int) or d == n for d, n in zip(port.dims, array.shape, strict=True)
-    )
-    if fits and array.dtype == wanted.numpy:
+    wanted, typed = dtypes.get(port.dtype), array.dtype == dtypes.get(port.dtype).numpy
+    ranked = array.ndim == len(port.dims)
+    sizes = list(zip(port.dims, array.shape, strict=False) if ranked else zip(port.dims[1:], array.shape, strict=False))
+    fixed = [axis for axis, (dim, size) in enumerate(sizes) if isinstance(dim, int) and dim != size]
+    if ranked and typed and not fixed:
         return ""
-    way = f": convert it with .astype({wanted.name!r})" if fits else ""  # a conversion alone mends no shape
+    way = ""
+    if ranked and not fixed:
+        way = f": convert it with .astype({wanted.name!r})"  # a conversion alone mends no shape
+    elif ranked and typed:
+        way = other_sizes(port.name, fixed[0], port.dims[fixed[0]])
+    elif array.ndim + 1 == len(port.dims) and typed and not fixed:
+        way = ONE_OF_A_BATCH
     return f"{_shown(port.name, array)}; wanted {port}{way}"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ingot.dims import Dim, affine, dims_of
 from ingot.dtypes import get
-from ingot.errors import DimError, IngotError, InputError, ValueFault
+from ingot.errors import DimError, IngotError, InputError, ValueFault, other_sizes
 from ingot.ir.network import Network, Node
 from ingot.ir.op import Op
 from ingot.ir.spec import Spec, StateSpec
@@ -173,7 +173,15 @@ def _check_shapes(values: list[Value], given: Mapping[Any, Any], sizes: dict[str
             raise InputError(f"{value.kind} {value.name}: {value.spec}: {e}") from None
         if shape != expected:
             raise InputError(f"{value.kind} {value.name} has shape {list(shape)}, the network takes {value.spec}"
-                             + (f" = {list(expected)}" if value.is_dynamic() else ""))
+                             + (f" = {list(expected)}" if value.is_dynamic() else "")
+                             + (_other_sizes(value, shape, expected) if value.kind == "input" else ""))
+
+
+def _other_sizes(value: Value, shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """What to do about an array that differs in a size that is fixed; "" where it differs elsewhere."""
+    sizes = zip(value.spec.shape, shape, expected, strict=True)
+    fixed = [axis for axis, (size, ours, wanted) in enumerate(sizes) if type(size) is int and ours != wanted]
+    return other_sizes(value.name, fixed[0], expected[fixed[0]]) if fixed else ""
 
 
 def _given(what: str, values: list[Value], given: Mapping[str, Array], exact: bool) -> dict[Value, Array]:

@@ -27,6 +27,7 @@ from ingot.llm.loop import EngineLoop, Stats
 from ingot.llm.sampling import SamplingParams, sampler_of
 from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
 from ingot.llm.vectors import Prompt, Texts, pooling_of, scaled
+from ingot.progress import Progress
 from ingot.source import open_engine
 from ingot.text.plain_template import PLAIN, PLAIN_STOP, PLAIN_TEMPLATE
 from ingot.text.tokenizer import Tokenizer, token_ids
@@ -97,7 +98,7 @@ class LLM:
         self._vectors = config.embedding
         data, marks = self.engine.files().get("tokenizer.json"), (config.bos_token_id, config.add_bos)
         self._chat: Any = None  # a ChatPrompt, from the first conversation on
-        self._template_source, self._chat_stop = _template(chat_template)
+        self._template_source, self.chat_stop = _template(chat_template)  # strings that end an answer in a conversation
         self._tokenizer = None if data is None else Tokenizer(data, *marks, config.vocab_size)
         reach = min(self.context_length, self._vectors.max_tokens or self.context_length)
         self.hidden_size = self._vectors.width  # of a vector; 0: an engine of an earlier version, which gives none
@@ -191,7 +192,7 @@ class LLM:
     def _to_chat(self, given: SamplingParams | None, words: dict[str, Any]) -> SamplingParams:
         """The sampling of an answer in a conversation, which the built-in template's strings end too."""
         params = _params(given, words)
-        return replace(params, stop=(*params.stop, *self._chat_stop)) if self._chat_stop else params
+        return replace(params, stop=(*params.stop, *self.chat_stop)) if self.chat_stop else params
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> list[int]:
         """The token ids of a conversation up to where the model's answer begins. Raises as `chat`."""
@@ -237,7 +238,7 @@ class LLM:
         ids = await asyncio.to_thread(self.chat_prompt, messages)  # which waits for the template's process
         return await self.agenerate(ids, self._to_chat(params, sampling), request_id=request_id, priority=priority)
 
-    def score(self, text: Prompt, window: int | None = None) -> Score:
+    def score(self, text: Prompt, window: int | None = None, *, progress: Progress | None = None) -> Score:
         """The mean negative log-likelihood of a text's tokens, in windows that each begin with an empty context.
 
         No token is added. Window j feeds tokens jW … (j+1)W-1 and scores those one further; a rest that fills no window
@@ -245,6 +246,7 @@ class LLM:
 
         Args:
             window: W, from 1 to the context length; default: the context length, or the whole text if that is shorter.
+            progress: called as progress("score", done, total) whenever a window is done.
         """
         self._check_generates()
         ids = self.tokenizer.encode_plain(text) if isinstance(text, str) else self._checked(text)
@@ -261,8 +263,10 @@ class LLM:
         jobs = [ScoringJob(ids[a : a + size], ids[a + 1 : a + size + 1], wakeups, self.vocab_size) for a in starts]
         self._start(jobs, None, 0)
         try:
-            for _ in jobs:
+            for done in range(1, windows + 1):
                 _check_done(wakeups.get())
+                if progress:
+                    progress("score", done, windows)
         finally:
             self._release(jobs, None)
         total = math.fsum(number for job in jobs for number in job.logprobs)

@@ -181,6 +181,7 @@ class PySession {
       item[call.host ? "host" : call.control == Control::none ? "kernel" : "control"] = call.name;
       item["where"] = call.where;
       item["ns"] = profiled.nanoseconds;
+      item["waited_ns"] = profiled.waited;
       item["bytes"] = profiled.bytes;
       item["in"] = describe_views(profiled.in);
       item["out"] = describe_views(profiled.out);

@@ -1,6 +1,7 @@
 // The inside of a parallel region.
 #include "executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -43,6 +44,13 @@ void Worker::fail(const char* what) const {
 
 void Region::run() { pool->run(work, this); }
 
+std::uint64_t Region::waited(std::size_t step) const {
+  const std::size_t all = busy.size() / steps.size(), workers = steps[step].worker < 0 ? all : 1;
+  std::uint64_t longest = all == 1 ? nanoseconds[step] : 0;  // one meets nobody
+  for (std::size_t worker = 0; worker < workers; ++worker) longest = std::max(longest, busy[worker * steps.size() + step]);
+  return nanoseconds[step] - std::min(longest, nanoseconds[step]);
+}
+
 void Region::work(void* context, int index) {
   Region& region = *static_cast<Region*>(context);
   const StagePlan& plan = *region.plan;
@@ -55,9 +63,8 @@ void Region::work(void* context, int index) {
   together.region = alone.region = context;
   alone.shared = own;
   const bool profiling = !region.nanoseconds.empty();
-  const bool timed = profiling && index == 0;
   if (profiling) together.barrier();  // waking the workers is no part of the first call
-  std::uint64_t before = timed ? now() : 0;
+  std::uint64_t before = profiling ? now() : 0;
   for (int i = 0; i < static_cast<int>(region.steps.size()); ++i) {
     const Step& step = region.steps[static_cast<std::size_t>(i)];
     if constexpr (kRedZones) {
@@ -72,13 +79,15 @@ void Region::work(void* context, int index) {
       alone.local = own + step.shared;
       step.kernel->run(plan.at(step.in), plan.at(step.out), alone);
     }
+    const std::uint64_t done = profiling ? now() : 0;
     if (step.meets || kRedZones) together.barrier();
     if constexpr (kRedZones) {
       if (index == 0) region.zones->end_step(plan, step, region.arena, together.count);
     }
-    if (timed) {
+    if (profiling) {
       const std::uint64_t after = now();
-      region.nanoseconds[static_cast<std::size_t>(i)] = after - before;
+      if (index == 0) region.nanoseconds[static_cast<std::size_t>(i)] = after - before;
+      region.busy[static_cast<std::size_t>(index) * region.steps.size() + static_cast<std::size_t>(i)] = done - before;
       before = after;
     }
     // A worker that is ahead may report a fault of a later step before this one looks: all stop where they meet.

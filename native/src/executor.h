@@ -27,11 +27,15 @@ struct Region {
   std::byte* arena;
   ThreadPool* pool;
   std::span<std::uint64_t> nanoseconds;  // by step, when profiling; else empty
+  std::span<std::uint64_t> busy;         // of them: by worker and step, until the worker was done with it
   RedZones* zones;
   Fault fault;
 
   /// Returns when every worker is done; `fault.step` then says whether all steps ran.
   void run();
+  /// Of a step's nanoseconds: those in which every worker was done with it, or not at it yet. Steps of one worker alone count
+  /// as the first worker knows them, which measures.
+  std::uint64_t waited(std::size_t step) const;
 
  private:
   static void work(void* context, int worker);

@@ -24,6 +24,30 @@ std::uint64_t bytes_of(std::span<const TensorView> views) {
   return bytes;
 }
 
+/// What to do about an array that may be one sample of a batch: its sizes are those behind the first dimension.
+std::string way_to_a_batch(const Program& program, const Buffer& input, const TensorView& array) {
+  if (array.dtype != input.dtype || array.rank + 1 != static_cast<int>(input.shape.size())) return "";
+  for (int d = 0; d < array.rank; ++d) {
+    const DimNode& size = program.dims.node(input.shape[static_cast<std::size_t>(d + 1)]);
+    if (size.op == DimOp::constant && size.value != array.shape[d]) return "";
+  }
+  return ": where it is one sample of a batch, give it a dimension more (array[None] in NumPy)";
+}
+
+/// What to do about an array that differs in a dimension that the program has as a number; empty where it differs elsewhere.
+std::string way_to_other_sizes(const Program& program, int buffer, const TensorView& from, const TensorView& to) {
+  const Buffer& input = program.buffer(buffer);
+  for (int d = 0; d < to.rank && from.rank == to.rank; ++d) {
+    const bool fixed = program.dims.node(input.shape[static_cast<std::size_t>(d)]).op == DimOp::constant;
+    if (!fixed || from.shape[d] == to.shape[d]) continue;
+    const std::string dim = std::to_string(d);
+    return ". Dimension " + dim + " is fixed at " + std::to_string(to.shape[d]) +
+           " in this engine: to run other sizes, build it again with that dimension dynamic (dynamic={" + quote(input.name) + ": {" +
+           dim + ": 'N'}} for a torch module, 'N' in an ingot.Spec; a .pt2 or .onnx file is exported with dynamic_shapes or dynamic_axes)";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string where_of(const Call& call) { return (call.where.empty() ? "" : call.where + ": ") + call.name; }
@@ -125,7 +149,8 @@ void Runner::bind_inputs(std::span<const TensorView> arrays) {
     const TensorView& array = arrays[i];
     if (array.dtype != buffer.dtype || array.rank != static_cast<int>(buffer.shape.size())) {
       throw Error(code::input,
-                  "input " + quote(buffer.name) + " is " + describe(array) + "; " + p.spec(p.inputs[i]) + " is needed");
+                  "input " + quote(buffer.name) + " is " + describe(array) + "; " + p.spec(p.inputs[i]) + " is needed" +
+                      way_to_a_batch(p, buffer, array));
     }
   }
   for (const Binding& binding : p.bindings) {
@@ -174,10 +199,12 @@ void Runner::fill(const TensorView& from, const TensorView& to, int buffer, cons
     if (from.data != to.data) copy_strided(from, to);
     return;
   }
+  const std::string wanted = program().spec(buffer);
   const std::string who = call == nullptr ? "input " + quote(program().buffer(buffer).name)
                                           : where_of(*call) + ": result " + std::to_string(index);
   throw Error(call == nullptr ? code::input : code::value,
-              who + " is " + describe(from) + "; " + program().spec(buffer) + ", here " + describe(to) + ", is needed");
+              who + " is " + describe(from) + "; " + wanted + (wanted == describe(to) ? "" : ", here " + describe(to) + ",") + " is needed" +
+                  (call == nullptr ? way_to_other_sizes(program(), buffer, from, to) : ""));
 }
 
 StagePlan& Runner::plan_for(int stage, const StagePlan* before) {
@@ -240,8 +267,10 @@ void Runner::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps
   region.pool = &ThreadPool::get(together_.threads);
   region.zones = &zones_;
   if (together_.profile != nullptr) {
-    nanoseconds_.resize(std::max(nanoseconds_.size(), steps.size()));
+    const auto workers = static_cast<std::size_t>(region.pool->threads());
+    nanoseconds_.assign(steps.size() * (workers + 1), 0);
     region.nanoseconds = {nanoseconds_.data(), steps.size()};
+    region.busy = std::span(nanoseconds_).subspan(steps.size());
   }
   region.run();
   const int failed = region.fault.step.load(std::memory_order_relaxed);
@@ -249,19 +278,24 @@ void Runner::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps
     const Call& call = program().calls[static_cast<std::size_t>(steps[static_cast<std::size_t>(failed)].call)];
     throw Error(code::value, (call.where.empty() ? "" : call.where + ": ") + region.fault.message);
   }
-  for (std::size_t i = 0; together_.profile != nullptr && i < steps.size(); ++i) record(plan, steps[i], nanoseconds_[i]);
+  for (std::size_t i = 0; together_.profile != nullptr && i < steps.size(); ++i)
+    record(plan, steps[i], nanoseconds_[i], region.waited(i));
 }
 
-void Runner::record(const StagePlan& plan, const Step& taken, std::uint64_t nanoseconds) {
+void Runner::record(const StagePlan& plan, const Step& taken, std::uint64_t nanoseconds, std::uint64_t waited) {
   if (taken.whole >= 0) {
     const auto same = [&](const CallProfile& one) { return one.call == taken.call; };
     const auto before = std::find_if(together_.profile->rbegin(), together_.profile->rend(), same);
-    if (before != together_.profile->rend()) return void(before->nanoseconds += nanoseconds);
+    if (before != together_.profile->rend()) {
+      before->nanoseconds += nanoseconds;
+      before->waited += waited;
+      return;
+    }
   }
   const Step& step = taken.whole < 0 ? taken : plan.wholes[static_cast<std::size_t>(taken.whole)];
   const auto in = plan.at(step.in), out = plan.at(step.out);
   together_.profile->push_back(
-      {step.call, nanoseconds, bytes_of(in) + bytes_of(out), {in.begin(), in.end()}, {out.begin(), out.end()}});
+      {step.call, nanoseconds, waited, bytes_of(in) + bytes_of(out), {in.begin(), in.end()}, {out.begin(), out.end()}});
 }
 
 HostRequest Runner::request(const StagePlan& plan, const Step& step) const {

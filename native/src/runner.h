@@ -36,6 +36,7 @@ using Host = std::function<std::vector<HostArray>(const HostRequest& request)>;
 struct CallProfile {
   int call;
   std::uint64_t nanoseconds;
+  std::uint64_t waited;             // of these: for workers that were late, and for the meeting itself
   std::uint64_t bytes;              // of its operands and results, an element that is broadcast counted once
   std::vector<TensorView> in, out;  // what they are; where they lie is of no use after the run
 };
@@ -86,7 +87,7 @@ class Runner {
   std::vector<HostArray> pending_;  // results of the call that ended the last stage
   StagePlan* last_ = nullptr;       // the plan of the last stage that ran
   std::uint64_t lower_bound_ = 0;
-  std::vector<std::uint64_t> nanoseconds_;
+  std::vector<std::uint64_t> nanoseconds_;  // of a profiled run of kernels: see Region
 
   void bind_inputs(std::span<const TensorView> arrays);
   std::int64_t solve(const Binding& binding, const TensorView& array) const;
@@ -104,7 +105,7 @@ class Runner {
   void run_host(StagePlan& plan, const Step& step);
   HostRequest request(const StagePlan& plan, const Step& step) const;
   /// Steps for the images of one batch are one call of the profile.
-  void record(const StagePlan& plan, const Step& taken, std::uint64_t nanoseconds);
+  void record(const StagePlan& plan, const Step& taken, std::uint64_t nanoseconds, std::uint64_t waited = 0);
   void bind_results(const Call& call, const std::vector<HostArray>& results);
   /// Binds the symbols of the kernel that ended a stage.
   void bind_numbers(const StagePlan& plan, const Step& step);

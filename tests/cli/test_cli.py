@@ -40,7 +40,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert built["ops"]["host"] == 0 and built["ops"]["native"] > 0 and built["remarks"] == []
     assert built["path"] == str(path)
     assert built["bytes"] == path.stat().st_size
-    assert {"read", "trace", "lower", "pack", "report", "write"} <= set(built["seconds"])
+    assert {"read", "trace", "lower", "pack", "report", "write", "other"} <= set(built["seconds"])
     assert [row["name"] for row in built["accuracy"]["outputs"]] == ["logits", "hidden"]
     return path
 
@@ -183,7 +183,7 @@ def test_bench_and_its_profile(engine: Path, tmp_path: Path) -> None:
     words = ("bench", engine, "--repeat", 3, "--threads", 1, "--bandwidth", 10)
     found = as_json(*words, "--profile", trace)
     plain = {"name", "ms", "tokens_per_s", "bytes", "share_of_bandwidth"}
-    assert set(found) == plain | {"profiled_runs", "roofs", "kernels", "calls"}
+    assert set(found) == plain | {"profiled_runs", "roofs", "waiting_ms", "kernels", "calls"}
     attention = next(k for k in found["kernels"] if k["kernel"] == "paged_attention")
     assert attention["flops"] == 8 * 4 * 256 * 129  # layers, then queries and keys of 129 tokens: products both ways
     assert found["name"] == "decode"
@@ -287,15 +287,15 @@ def test_the_users_mistakes_are_2_and_one_line(engine: Path, tmp_path: Path) -> 
         (("generate", "nobody/no-model", "--prompt", "x"), "download"),
         (("generate", tmp_path / "empty", "--prompt", "x"), "config.json"),
         (("generate", tmp_path / "junk.ingot", "--prompt", "x"), "junk.ingot"),
-        ((*generate, "--temperature", "-1"), "temperature"),
+        ((*generate, "--temperature", "-1"), "--temperature must be a number"),
         ((*generate, "--temperature", "nan"), "temperature"),
-        ((*generate, "--max-tokens", "0"), "max_tokens"),
+        ((*generate, "--max-tokens", "0"), "--max-tokens must be an integer from 1 "),
         ((*generate, "--seed", str(2**70)), "seed"),
         ((*generate, "--stop", ""), "stop"),
         ((*generate, "--precision", "float32"), "conflicts"),
         ((*generate, "--device", "cuda"), "cuda"),
-        ((*generate, "--context", "5000"), "context_length"),
-        ((*generate, "--kv-memory", "1"), "kv_memory"),
+        ((*generate, "--context", "5000"), "--context must be an integer from 1 to 1024, not 5000"),
+        ((*generate, "--kv-memory", "1"), "--kv-memory must be "),
         (("generate", engine, "--prompt-file", tmp_path / "long.txt"), "context"),
         (("generate", engine, "--prompt-file", tmp_path / "latin.txt"), "UTF-8"),
         (("generate", engine, "--prompt-file", tmp_path / "missing.txt"), "missing.txt"),

@@ -81,7 +81,7 @@ def test_profile(net: Path, pico_engine: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "{net}", "--random", "--device", "gpu"), "device 'gpu' is not available"),
+        (("run", "{net}", "--random", "--device", "gpu"), "--device gpu is not available"),
         (("run", "{net}", "--random", "--device", "torch:cuda:99"), "torch:cpu"),
         (("build", "{net}", "--device", "torch", "-o", "never.ingot"), "engines are built for the CPU"),
         (("plan", "{net}", "--device", "torch"), "plans are made for cpu"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ import ingot
 from ingot import nn
 from ingot.cli.main import main
 from ingot.cli.output import phases
+from ingot.cli.typed import as_typed
 from ingot.serve.server import SIGNALS
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
@@ -60,6 +64,54 @@ def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
     assert "'buidl' is none of build, " in (said := failing(capsys, "buidl", PICO)) and "did you mean build?" in said
     assert "did you mean bfloat16?" in failing(capsys, "build", PICO, "--precision", "bfloat61")
     assert "there is no op matmull: did you mean matmul?" in failing(capsys, "ops", "matmull")
+
+
+def test_an_argument_of_the_library_is_named_as_it_was_typed(capsys: Captured) -> None:
+    said = failing(capsys, "generate", PICO, "--prompt", "x", "--top-p", 3, "--max-tokens", 0)
+    assert "error: --max-tokens must be an integer from 1 to 1000000, not 0; --top-p must be a number above" in said
+    assert "give both, --weights int8 or" in failing(capsys, "generate", PICO, "--prompt", "x", "--activations", "int8")
+    assert "error: --window must be" in failing(capsys, "score", PICO, "--text", PICO / "heldout.txt", "--window", 5000)
+    assert "give its folder too, --lora FOLDER" in failing(capsys, "generate", PICO, "--prompt", "x", "--lora-scale", 2)
+    parser = argparse.ArgumentParser()
+    for option in ("--weights", "--top-p", "--report"):
+        parser.add_argument(option)
+    same = "the weights must be floats: a report={'x': array}, my.weights='int8', 'top_p must be' and top_p"
+    assert as_typed(same, parser) == same
+    mixed = "weights 'int8' conflicts; top_p must be 1"
+    assert as_typed(mixed, parser) == "--weights int8 conflicts; --top-p must be 1"
+
+
+def test_another_batch_than_the_one_that_was_built(tmp_path: Path, capsys: Captured) -> None:
+    engine = ingot.build(Net(), {"x": ingot.Spec((1, 1, 8), "float32")}, weights_from="random")
+    engine.save(tmp_path / "one.ingot")
+    np.save(tmp_path / "two.npy", np.zeros((2, 1, 8), np.float32))
+    way = "build it again with that dimension dynamic (dynamic={'x': {0: 'N'}} for a torch module"
+    said = failing(capsys, "run", tmp_path / "one.ingot", "--input", tmp_path / "two.npy")
+    assert "wanted x: f32[1, 1, 8]. Dimension 0 is fixed at 1 in this engine" in said and way in said
+    for device in ("cpu", "torch"):
+        with pytest.raises(ingot.IngotError, match=re.escape(way)):
+            engine.on(device).run(np.zeros((2, 1, 8), np.float32))
+
+
+def test_a_score_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("import os\n" * 20)
+    shown: list[tuple[str, int, int]] = []
+
+    @contextlib.contextmanager
+    def bar(out: Any) -> Iterator[Any]:
+        yield lambda *told: shown.append(told)
+
+    monkeypatch.setattr("ingot.cli.score.progress_bar", bar)
+    assert main(["score", str(PICO), "--text", str(tmp_path / "text.txt"), "--window", "16", "--quiet"]) == 0
+    windows = len(shown)
+    assert windows > 1 and shown == [("score", i + 1, windows) for i in range(windows)]
+
+
+def test_a_chat_offers_one_answer(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["chat", "--help"])
+    assert "--n " not in capsys.readouterr().out
+    assert "a conversation goes on from one answer" in failing(capsys, "chat", PICO, "--n", 3)
 
 
 def test_what_is_typed_before_anything_is_known(capsys: Captured) -> None:

@@ -22,7 +22,7 @@ from ingot.cli.feed import figures
 from ingot.cli.output import Output
 from ingot.engine.inputs import problems, sizes_of
 from ingot.engine.session import Engine, Port
-from ingot.errors import ArgumentError, FileError, MemoryLimitError, UserError
+from ingot.errors import ONE_OF_A_BATCH, ArgumentError, FileError, MemoryLimitError, UserError, other_sizes
 from ingot.ir import Network, Spec
 from tests.cli.command import as_json
 from tests.cli.command import ingot as command
@@ -166,7 +166,10 @@ def test_misfits_of_one_engine() -> None:
     assert problems(engine, good) == []
     assert "it must be [3]" in problems(engine, good | {"tokens": np.arange(7)})[0]
     assert "N (1 … 16)" in problems(engine, feeds(17))[0]
-    assert problems(engine, good | {"x": np.zeros(8, np.float32)}) == ["x is float32[8]; wanted x: f32[N, 8]"]
+    (flat,) = problems(engine, good | {"x": np.zeros(8, np.float32)})
+    assert flat == f"x is float32[8]; wanted x: f32[N, 8]{ONE_OF_A_BATCH}"
+    (narrow,) = problems(engine, good | {"x": good["x"][:, 1:]})
+    assert narrow == f"x is float32[2, 7]; wanted x: f32[N, 8]{other_sizes('x', 1, 8)}"
     assert sizes_of(engine) == {"N": 3} and sizes_of(engine, ["N=1"]) == {"N": 1}
 
 
@@ -285,7 +288,12 @@ def test_bench_profiles_a_network(engine: Path, tmp_path: Path) -> None:
     assert {"share_of_roof", "bound_by", "gb_per_s", "where", "ms"} <= set(products[0])
     events = json.loads(trace.read_text())["traceEvents"]
     assert [e["name"] for e in events if e["ph"] == "X"] == [c["kernel"] for c in found["calls"]]
-    assert "profiled_runs" not in as_json(*words)
+    assert "profiled_runs" not in as_json(*words) and found["waiting_ms"] == 0
+    shared = as_json(*words[:-1], 2, "--profile")
+    shares = [row["share"] for row in shared["kernels"]]
+    assert shared["waiting_ms"] > 0 and sum(row["share"] for row in shared["calls"]) == pytest.approx(sum(shares))
+    assert sum(shares) < 1
+    assert "(threads waiting)" in command(*words[:-1], 2, "--profile").stdout
     text = command(*words, "--profile", "--profile-calls", 1).stdout
     assert "of the roof" in text and text.count("matmul_packed") in (1, 2)  # the slowest call may be another's
     assert "SOURCE comes first" in command("bench", engine, "--profile", engine, code=2).stderr

@@ -114,6 +114,18 @@ OBJECTS = {
         trt_builder strongly_typed create_network create_builder_config refit_engine build_engine save_timing_cache
         save_config""",
 }
+FAR = {
+    "sofmax": r"instead: softmax, log_softmax, max\? dir\(tensorrt_llm.functional\) lists its \d+ names$",
+    "nonsense": r"instead: dir\(tensorrt_llm.functional\) lists its \d+ names$",
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_name_that_never_was_is_answered_with_the_nearest(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=FAR[name]):
+        getattr(importlib.import_module("tensorrt_llm.functional"), name)
+
+
 PRESENT = [(module, name) for module, names in API.items() for name in names.split()]
 
 

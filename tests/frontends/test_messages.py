@@ -75,6 +75,20 @@ def test_the_line_is_the_users_where_a_layer_of_torchs_refuses() -> None:
     assert "conv.py" not in f"{e.value}{alone.value}"
 
 
+def test_the_line_is_the_users_where_a_layer_of_torchs_asks_for_a_size() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv1d(4, 4, 3), torch.nn.InstanceNorm1d(4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.norm(self.conv(x))
+
+    said = str(ingot.build(Net(), (torch.ones(1, 4, 12),), dynamic={"x": {2: "T"}}, report=False).summary)
+    assert "another way than for the example's: test_messages.py:" in said and "return self.norm(self.conv(x))" in said
+    assert "functional.py" not in said
+
+
 OWN: dict[str, Callable[[Any], Any]] = {  # what a Module of ours does with a tensor that has no name of its own
     "its truth": lambda y: y if y > 0 else -y,
     "its length": len,

@@ -73,7 +73,8 @@ def test_a_multiple_binds_a_symbol() -> None:
         ((12, 3), 1, r"input 'x' is float32\[12, 3\]; its dimension 0 must be a multiple of 8, and 12 is not"),
         ((0, 3), 1, "'x' has H=0, which is not in 1 … 4"),
         ((40, 3), 1, "'x' has H=5, which is not in 1 … 4"),
-        ((8, 5), 1, r"input 'x' is float32\[8, 5\]; .* here float32\[8, 3\], is needed"),
+        ((8, 5), 1, r"input 'x' is float32\[8, 5\]; .* here float32\[8, 3\], is needed$"),
+        ((3,), 1, r"is float32\[3\]; .* is needed: where it is one sample of a batch, give it a dimension more"),
     ],
 )
 def test_sizes_that_are_no_multiple(shape: tuple[int, ...], w: int, why: str) -> None:
