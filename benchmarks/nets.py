@@ -29,7 +29,6 @@ ACCURACY = {"float32": 1e-4, "bfloat16": 2e-2, "int8": 0.1}
 CALIBRATION = 8
 AROUND = {"bert": "bfloat16"}  # what is not int8 there; float32 elsewhere, whose epilogues round to int8 in fewer steps
 BUILD_SECONDS = 5
-METHOD = {"unet": "min-max"}  # mse elsewhere; here it cuts off what the largest difference then shows
 # What keeps oneDNN, in OpenVINO and torch, and torch's own kernels to the level that INGOT_ISA forces.
 HELD = {
     "portable": ("SSE41", "default"), "avx2": ("AVX2", "avx2"), "avx_vnni": ("AVX2_VNNI", "avx2"),
@@ -76,9 +75,8 @@ def _built(name: str, module: Any, precision: str) -> tuple[Any, float]:
     if precision == "int8":
         around = AROUND.get(name) if _has_bfloat16() else None
         engine = ingot.quantize(
-            module, _samples(name), inputs, precision=around, dynamic=dynamic, method=METHOD.get(name, "mse"),
-            errors=False, report=False,
-        )  # fmt: skip
+            module, _samples(name), inputs, precision=around, dynamic=dynamic, errors=False, report=False
+        )
     else:
         engine = ingot.build(module, inputs, precision=precision, dynamic=dynamic)
     took = time.perf_counter() - begin

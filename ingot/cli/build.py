@@ -57,8 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a language model, 0 to 1: how far large channels become smaller, and their weights larger (default: "
         "the best for each norm)",
     )  # fmt: skip
-    group.add_argument("--method", choices=("mse", "entropy", "percentile", "min-max"),
-                       help="how the ranges of values are chosen (default: mse)")  # fmt: skip
+    group.add_argument(
+        "--method", choices=("auto", "mse", "l3", "entropy", "percentile", "min-max"),
+        help="how the ranges of values are chosen (default: auto, which is mse or l3 by the error of the outputs)",
+    )  # fmt: skip
     group.add_argument("--budget", type=options.tolerance, metavar="E", help="largest relative error of an output: "
                        "layers stay float until it is kept")  # fmt: skip
     group.add_argument("--keep", action="append", metavar="NAME", help="leave layers float: a name with * and ?, "
@@ -180,7 +182,7 @@ def _calibrated(args: argparse.Namespace, path: str, words: dict[str, Any]) -> A
     return _lazy.load("ingot.quantization.quantize:quantize")(
         args.source,
         args.data,
-        method=args.method or "mse",
+        method=args.method or "auto",
         budget=args.budget,
         keep=args.keep or (),
         smooth=args.smooth,

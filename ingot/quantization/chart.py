@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-ROW, TOP, LEFT, WIDTH, RIGHT = 20, 64, 260, 420, 200  # pixels
+ROW, TOP, LEFT, WIDTH, RIGHT = 20, 64, 260, 420, 280  # pixels
 LONGEST = 40  # characters of a name
 DECADES = 8  # shown at most, below the largest error
 COLOURS = {True: "#2b6cb0", False: "#a0aec0"}

@@ -12,7 +12,7 @@ from ingot.errors import ValueFault
 Array = np.ndarray[Any, Any]
 
 BINS = 2048
-AT_ONCE = 1 << 20  # elements that are counted at a time; bounds the intermediates
+AT_ONCE = 1 << 16  # elements that are counted at a time: what is made of them stays in the caches
 
 
 class Observer:
@@ -37,20 +37,31 @@ class Observer:
         """Counts an array of floats. Raises ValueFault where `what` is NaN or infinite."""
         flat = values.reshape(-1)
         for begin in range(0, flat.size, AT_ONCE):
-            self._add(np.abs(flat[begin : begin + AT_ONCE].astype(np.float32)), what)
+            self._add(np.abs(flat[begin : begin + AT_ONCE].astype(np.float32, copy=False)), what)
+
+    def beyond(self, limit: float) -> float:
+        """The share of the values that are larger. Those of the limit's bin are taken to be spread evenly."""
+        if not limit < self.largest:
+            return 0.0
+        at = int(limit / self.width)
+        inside = (at + 1) - limit / self.width
+        larger = inside * int(self.counts[at]) + int(self.counts[at + 1 :].sum())
+        return float(larger / (self.zeros + int(self.counts.sum())))
 
     def _add(self, magnitudes: Array, what: str) -> None:
         largest = float(magnitudes.max())
         if not math.isfinite(largest):
             raise ValueFault(f"{what} is NaN or infinite: scales follow from finite values only")
+        zeros = magnitudes.size - int(np.count_nonzero(magnitudes))
+        self.zeros += zeros
         if largest == 0:
-            self.zeros += magnitudes.size
             return
         self._reach(largest)
-        nonzero = magnitudes[magnitudes > 0]
-        self.zeros += magnitudes.size - nonzero.size
-        bins = np.minimum((nonzero.astype(np.float64) / self.width).astype(np.int64), BINS - 1)
-        self.counts += np.bincount(bins, minlength=BINS)
+        exact = np.float32 if self.width > np.finfo(np.float32).tiny else np.float64  # by a power of two
+        counts = np.bincount((magnitudes * exact(1 / self.width)).astype(np.intp), minlength=BINS + 1)
+        counts[0] -= zeros
+        counts[BINS - 1] += counts[BINS]  # the largest magnitude that the bins reach
+        self.counts += counts[:BINS]
         self.largest = max(self.largest, largest)
 
     def _reach(self, largest: float) -> None:

@@ -31,9 +31,9 @@ from ingot.quantization.data import Batches
 from ingot.quantization.mixed import left_float
 from ingot.quantization.observers import Means, Observer
 from ingot.quantization.places import word_of
-from ingot.quantization.ranges import check_method, range_of
+from ingot.quantization.ranges import AUTO, check_method, range_of
 from ingot.quantization.report import Report, check_name, measured, write_accuracy
-from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run, samples_of
+from ingot.quantization.running import Apart, Feeds, Prepared, Taps, differences, made, run, samples_of
 from ingot.quantization.sensitivity import sensitivity
 from ingot.quantization.smooth import Smoothing
 from ingot.quantization.tuning import WHY, Clock, Tuning, key_of, read, tuned
@@ -54,6 +54,8 @@ ELSEWHERE = (
     "times as long as in float16 (docs/devices.md). A build there with the device cuda times both"
 )
 BY_ROWS_LEAST = 0.8  # of the error with one scale for a tensor: rows with their own take a pass over them first
+FIRST_METHOD, OTHER_METHOD = "mse", "l3"  # that auto tells apart
+OTHER_LEAST = 0.9  # of the error by the first method, for the other to be taken
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def quantize(
     weights: Mapping[str, Any] | None = None,
     precision: str | None = None,
     dynamic: Any = None,
-    method: str = "mse",
+    method: str = AUTO,
     percentile: float = 99.99,
     budget: float | None = None,
     metric: Metric | None = None,
@@ -113,7 +115,8 @@ def quantize(
             become the inputs' type, nothing else is converted.
         inputs, precision, dynamic: as for `ingot.build`.
         weights: the values of a Network's parameters by name; for no other source.
-        method: mse, entropy, percentile or min-max: how the largest magnitude is chosen from those that were seen.
+        method: mse, l3, entropy, percentile or min-max: how the largest magnitude is chosen from those that were seen;
+            auto: l3 where it makes the error of the outputs clearly smaller, else mse.
         percentile: of the values that are told apart, for the method of this name.
         budget: the largest relative error of an output (root mean square of the difference over that of the output in
             float), on the first `samples` samples. Layers stay float, those with the largest error first, until it is
@@ -153,7 +156,7 @@ def quantize(
     options = dataclasses.replace(options, **_tune_words(tune, tune_file))
     if report_file is not None:
         check_name(report_file)
-    words = {"method": method != "mse", "budget": budget is not None, "metric": metric is not None, "keep": bool(keep),
+    words = {"method": method != AUTO, "budget": budget is not None, "metric": metric is not None, "keep": bool(keep),
              "tune": tune is not None}  # fmt: skip
     smoothing = Smoothing(data, smooth, [word for word, given in words.items() if given])
     calibration = Calibration(data, options, smooth is not None or kv != SAME, device_of(device))
@@ -285,6 +288,7 @@ class Calibration:
         self.float: Engine | None = None  # once there is a plan, the engine that it is compared with, and its inputs
         self.feeds: Feeds = {}
         self.error: float | None = None  # of the plan's outputs, from those in float
+        self.clipped: dict[str, float] = {}  # by layer the share of its input's values
         self.tuning: Tuning | None = None
         self.remarks: list[str] = []
 
@@ -302,7 +306,7 @@ class Calibration:
         with phases.phase("calibrate") as done:
             seen = Seen(ready, values, layers, self.options)
             seen.read(Batches(self.data, ready, self.options.batches), done)
-        choices = seen.choices(whys)
+        choices = seen.choices(whys, FIRST_METHOD if self.options.method == AUTO else self.options.method)
         if all(choice.scale is None for choice in choices):
             raise UserError(f"by these data no layer of network {network.name} can be int8: {_whys(choices)}")
         if seen.samples < FEW:
@@ -315,7 +319,7 @@ class Calibration:
         if self.options.tune is not None:
             choices = self._tuned(search, choices, phases)
         plan = search.plan(choices)
-        self.error = plan.facts["error"]
+        self.error, self.clipped = plan.facts["error"], seen.clipped(plan.layers)
         return Calibrated(plan, self.feeds)
 
     def _tuned(self, search: _Search, choices: list[Choice], phases: Phases) -> list[Choice]:
@@ -348,7 +352,7 @@ class Calibration:
         are large and time that is not saved, becomes remarks.
         """
         assert self.float is not None
-        report = dataclasses.replace(Report.of(engine), tuning=self.tuning)
+        report = dataclasses.replace(Report.of(engine), tuning=self.tuning, clipped=self.clipped)
         int8 = [choice for choice in report.plan.layers if choice.scale is not None]
         if self.error is not None and self.error > LARGE:
             worst = sorted((c for c in int8 if c.error is not None), key=lambda c: -(c.error or 0.0))[:3]
@@ -438,13 +442,13 @@ class Seen:
             feeds = {name: array[:missing] for name, array in feeds.items()}
         self.kept.append({name: np.array(array) for name, array in feeds.items()})
 
-    def choices(self, whys: Sequence[str]) -> list[Choice]:
-        """The layers with their scales, all as int8 as they can be."""
+    def choices(self, whys: Sequence[str], method: str) -> list[Choice]:
+        """The layers with their scales by a method, all as int8 as they can be."""
         scale_of: dict[str, float] = {}
         unseen: set[str] = set()
         for group, seen in zip(self.groups, self.observers, strict=True):
             unseen |= set() if seen.any else {v.name for v in group}
-            scale = range_of(seen, self.options.method, self.options.percentile) / LIMIT
+            scale = range_of(seen, method, self.options.percentile) / LIMIT
             scale_of |= {v.name: float(np.float32(scale)) for v in group}
         found = []
         for layer, why in zip(self.layers, whys, strict=True):
@@ -458,6 +462,15 @@ class Seen:
             waits = 0.0 if why or layer.summand is None else scale_of[layer.summand.name]
             found.append(dataclasses.replace(choice, output=waits) if is_scale(waits) else choice)
         return found
+
+    def clipped(self, choices: Sequence[Choice]) -> dict[str, float]:
+        """By layer the share of its input's values that would be integers beyond LIMIT; not of rows with own scales."""
+        seen = {v.name: observer for group, observer in zip(self.groups, self.observers, strict=True) for v in group}
+        return {
+            c.name: seen[layer.sources[0].name].beyond(c.scale * (LIMIT + 0.5))
+            for layer, c in zip(self.layers, choices, strict=True)
+            if c.scale is not None and not c.rows
+        }
 
 
 def _whys(choices: Sequence[Choice]) -> str:
@@ -501,19 +514,24 @@ class _Search:
         self.seen, self.options, self.phases = seen, options, phases
         self.float = made(network, weights).engine
         self.wanted = [run(self.float, feeds, i) for i, feeds in enumerate(seen.kept)]
-        self.facts: dict[str, Any] = {"method": options.method, "batches": seen.batches}
+        self.facts: dict[str, Any] = {
+            "method": FIRST_METHOD if options.method == AUTO else options.method, "batches": seen.batches,
+        }  # fmt: skip
+        self._known: dict[tuple[Choice, ...], Apart] = {}
         if options.method == "percentile":
             self.facts["percentile"] = options.percentile
 
     def plan(self, choices: list[Choice]) -> Plan:
-        choices = self._by_rows(choices)
+        with self.phases.phase("choose"):
+            choices = self._by_method(self._corrected(self._by_rows(choices)))
         if self.options.errors:
             choices = self._with_errors(choices)
-        with self.phases.phase("choose") as done:
-            choices, error = self._corrected(choices)
-            if self.options.budget is not None:
-                choices, error = self._within(choices, done)
-        facts = {**self.facts, "samples": sum(samples_of(self.ready, kept) for kept in self.seen.kept), "error": error}
+        if self.options.budget is not None:
+            with self.phases.phase("budget") as done:
+                choices = self._within(choices, done)
+        error = self._apart(choices)
+        facts = {**self.facts, "samples": sum(samples_of(self.ready, kept) for kept in self.seen.kept),
+                 "error": error.relative, "largest": error.largest}  # fmt: skip
         return Plan(tuple(choices), facts)
 
     def _by_rows(self, choices: list[Choice]) -> list[Choice]:
@@ -526,22 +544,37 @@ class _Search:
         products, layers = sum(c.rows for c in rows), sum(c.scale is not None for c in choices)
         return rows if 2 * products > layers and self._error(rows) <= BY_ROWS_LEAST * self._error(choices) else choices
 
+    def _by_method(self, choices: list[Choice]) -> list[Choice]:
+        """The choices by mse, or by l3 where that makes the error clearly smaller and the choice is ours.
+
+        mse leaves the smallest error of most values, and cuts off the largest, which may be those that count. So the
+        largest difference of the outputs counts as much as their relative error.
+        """
+        if self.options.method != AUTO or all(c.scale is None or c.rows for c in choices):
+            return choices
+        scaled = self.seen.choices([c.why if c.scale is None else "" for c in choices], OTHER_METHOD)
+        others = [
+            dataclasses.replace(c, scale=new.scale, output=new.output) for c, new in zip(choices, scaled, strict=True)
+        ]
+        if self._apart(others).both > OTHER_LEAST * self._apart(choices).both:
+            return choices
+        self.facts["method"] = OTHER_METHOD
+        return others
+
     def _with_errors(self, choices: list[Choice]) -> list[Choice]:
         with self.phases.phase("sensitivity") as done:
             found = sensitivity(self.ready, self.values, choices, self.seen.kept, self.wanted, done)
         return [dataclasses.replace(c, error=e) for c, e in zip(choices, found, strict=True)]
 
-    def _corrected(self, choices: list[Choice]) -> tuple[list[Choice], float]:
+    def _corrected(self, choices: list[Choice]) -> list[Choice]:
         """The choices with shifts, where these make the error smaller."""
-        plain = self._error(choices)
         if not self.options.bias_correction:
-            return choices, plain
+            return choices
         shifted = [
             c if c.scale is None else dataclasses.replace(c, shift=self._shift(i)) for i, c in enumerate(choices)
         ]
-        error = self._error(shifted)
-        self.facts["bias_correction"] = error < plain
-        return (shifted, error) if error < plain else (choices, plain)
+        self.facts["bias_correction"] = better = self._error(shifted) < self._error(choices)
+        return shifted if better else choices
 
     def _shift(self, i: int) -> tuple[float, ...]:
         layer = self.seen.layers[i]
@@ -552,11 +585,19 @@ class _Search:
         """An engine by these choices."""
         return made(self.network, self.weights, Plan(tuple(choices), {})).engine
 
-    def _error(self, choices: Sequence[Choice]) -> float:
-        engine = self.engine(choices)
-        return apart([run(engine, feeds, i) for i, feeds in enumerate(self.seen.kept)], self.wanted)
+    def _apart(self, choices: Sequence[Choice]) -> Apart:
+        """How far the outputs by these choices are from those in float."""
+        key = tuple(dataclasses.replace(c, error=None) for c in choices)
+        if key not in self._known:
+            engine = self.engine(choices)
+            found = [run(engine, feeds, i) for i, feeds in enumerate(self.seen.kept)]
+            self._known[key] = differences(found, self.wanted)
+        return self._known[key]
 
-    def _within(self, choices: list[Choice], done: Callable[[int, int], None]) -> tuple[list[Choice], float]:
+    def _error(self, choices: Sequence[Choice]) -> float:
+        return self._apart(choices).relative
+
+    def _within(self, choices: list[Choice], done: Callable[[int, int], None]) -> list[Choice]:
         """The choices with the fewest layers in float that keep the budget."""
         budget, metric = self.options.budget, self.options.metric
         assert budget is not None
@@ -579,7 +620,7 @@ class _Search:
         self.facts["budget"] = budget
         if metric is not None and best is not None:
             self.facts |= {"metric": _measured(metric, self.engine(chosen)), "metric_float": best}
-        return chosen, self._error(chosen)
+        return chosen
 
 
 def _measured(metric: Metric, engine: Engine) -> float:

@@ -4,10 +4,12 @@
     percentile  the magnitude that so many percent of the values do not exceed
     entropy     the one that makes the integers tell most of the distribution (Kullback-Leibler divergence, as TensorRT)
     mse         the one that leaves the smallest mean squared error of rounding and cutting off
+    l3          the same of the cube of the error's magnitude: it cuts off less (of the Lp norms of Nahshan et al. 2019)
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,16 +19,18 @@ from ingot.quantization.observers import BINS, Observer
 
 Array = np.ndarray[Any, Any]
 
-METHODS = ("min-max", "percentile", "entropy", "mse")
+METHODS = ("min-max", "percentile", "entropy", "mse", "l3")
+AUTO = "auto"  # mse or l3, by the error of the outputs
 LEVELS = 128  # magnitudes that int8 tells apart: 0 … 127
 STEP = 16  # bins between two of the ranges that entropy tries
-TRIED = 128  # ranges that mse tries, evenly spread up to the largest magnitude
+TRIED = 128  # ranges that mse and l3 try, evenly spread up to the largest magnitude
+POWERS = {"mse": 2, "l3": 3}  # of the error of a value
 
 
 def check_method(method: str, percentile: float) -> None:
     """Raises UserError for a method or percentile that is none."""
-    if method not in METHODS:
-        raise UserError(f"method must be one of {', '.join(METHODS)}, not {method!r:.60}")
+    if method not in (AUTO, *METHODS):
+        raise UserError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {method!r:.60}")
     if not 50 <= percentile <= 100:
         raise UserError(f"percentile must be a number from 50 to 100, not {percentile!r:.60}")
 
@@ -37,7 +41,7 @@ def range_of(seen: Observer, method: str, percentile: float) -> float:
         return seen.largest
     if method == "percentile":
         return _percentile(seen, percentile)
-    return _entropy(seen) if method == "entropy" else _mse(seen)
+    return _entropy(seen) if method == "entropy" else _least(seen, POWERS[method])
 
 
 def _percentile(seen: Observer, percentile: float) -> float:
@@ -81,13 +85,14 @@ def _divergence(counts: Array, end: int) -> float:
     return float(np.sum(p[filled] * np.log(p[filled] / q[filled])))
 
 
-def _mse(seen: Observer) -> float:
-    """Bins are taken for their centres."""
+def _least(seen: Observer, power: int) -> float:
+    """The range with the smallest mean of this power of the error's magnitude. Bins are taken for their centres."""
     centres = (np.arange(BINS) + 0.5) * seen.width
     some = np.flatnonzero(seen.counts)
     centres, counts = centres[some], seen.counts[some].astype(np.float64)
     tried = seen.largest * np.arange(1, TRIED + 1) / TRIED
     scales = tried[:, None] / (LEVELS - 1)
     rounded = np.minimum(np.rint(centres / scales), LEVELS - 1) * scales
-    errors = ((rounded - centres) ** 2) @ counts
+    away = np.abs(rounded - centres)
+    errors = math.prod([away] * power) @ counts
     return float(tried[int(np.argmin(errors))])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -48,11 +49,16 @@ class Speed:
 
 @dataclass(frozen=True)
 class Report:
-    """The plan that an engine was built by, and the speed and what was tuned, where that was measured."""
+    """The plan that an engine was built by, and the speed and what was tuned, where that was measured.
+
+    clipped: by layer the share of its input's values in the calibration that became ±127 though they were larger, where
+    that is known.
+    """
 
     plan: Plan
     speed: Speed | None = None
     tuning: Tuning | None = None
+    clipped: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: Engine) -> Report:
@@ -64,7 +70,10 @@ class Report:
 
     def json(self) -> dict[str, Any]:
         """As --report FILE.json has it."""
-        layers = [{k: v for k, v in choice.json().items() if k != "shift"} for choice in self.plan.layers]
+        layers = [
+            {**{k: v for k, v in choice.json().items() if k != "shift"}, "clipped": self.clipped.get(choice.name)}
+            for choice in self.plan.layers
+        ]
         speed = None if self.speed is None else self.speed.json()
         tuning = None if self.tuning is None else {k: v for k, v in asdict(self.tuning).items() if k != "key"}
         return {"schema": 1, **self.plan.facts, "layers": layers, "speed": speed, "slower": self.slower,
@@ -78,6 +87,8 @@ class Report:
         words = [f"{int8} of {len(self.plan.layers)} layers in int8 ({self.plan.facts.get('method')})"]
         on = f" on {samples} sample(s) of the data" if isinstance(samples, int) else ""
         words += [f"relative error {error:.2g}{on}"] if isinstance(error, int | float) else []
+        largest = self.plan.facts.get("largest")
+        words += [f"at most {largest:.2g} of the largest"] if isinstance(largest, int | float) else []
         if (speed := self.speed) is not None:
             words.append(f"{speed.ratio:.2f} times as fast at batch {speed.batch} ({speed.isa})")
         return ", ".join(words)
@@ -103,7 +114,7 @@ class Report:
 
     def __str__(self) -> str:
         width = max((len(choice.name) for choice in self.plan.layers), default=5)
-        lines = [self.headline, *(f"{c.name:{width}}  {_word(c)}" for c in self.plan.layers)]
+        lines = [self.headline, *(f"{c.name:{width}}  {self._word(c)}" for c in self.plan.layers)]
         if self.slower:
             lines.append(f"no faster in int8 on this machine: {', '.join(self.slower)} (--tune SECONDS leaves layers "
                          "float where that makes a run faster)")  # fmt: skip
@@ -113,9 +124,23 @@ class Report:
         """A chart of the layers' errors."""
         times = {name: (a, b) for name, a, b in self.speed.layers} if self.speed is not None else {}
         bars = [
-            Bar(c.name, c.error, c.scale is not None, _beside(c, times.get(c.name)), c.why) for c in self.plan.layers
+            Bar(c.name, c.error, c.scale is not None, self._beside(c, times.get(c.name)), c.why)
+            for c in self.plan.layers
         ]
         return chart("error of the outputs when one layer alone is int8", self.headline, bars)
+
+    def _word(self, choice: Choice) -> str:
+        error = "" if choice.error is None else f"{choice.error:.1e} alone"
+        return "  ".join(word for word in (f"{choice.type:5}", error, self._clips(choice), choice.why) if word)
+
+    def _beside(self, choice: Choice, times: tuple[float, float] | None) -> str:
+        error = "" if choice.error is None else f"{choice.error:.1e}"
+        took = "" if times is None or not times[1] else _times(*times)
+        return "   ".join(word for word in (error, took, self._clips(choice)) if word)
+
+    def _clips(self, choice: Choice) -> str:
+        share = self.clipped.get(choice.name)
+        return "" if share is None else f"clips {share * 100:.2g} %"
 
     def write(self, path: str) -> None:
         """As a chart (.svg) or as data (.json). Raises UserError for another name, FileError."""
@@ -155,16 +180,6 @@ def check_name(path: str) -> None:
     """Raises UserError for a file that is neither a chart nor data."""
     if not path.endswith(KINDS):
         raise UserError(f"{path}: the quantisation report is written as .svg (a chart) or .json")
-
-
-def _word(choice: Choice) -> str:
-    error = "" if choice.error is None else f"  {choice.error:.1e} alone"
-    return f"{choice.type:5}{error}{f'  {choice.why}' if choice.why else ''}"
-
-
-def _beside(choice: Choice, times: tuple[float, float] | None) -> str:
-    error = "" if choice.error is None else f"{choice.error:.1e}"
-    return error if times is None or not times[1] else f"{error}   {_times(*times)}"
 
 
 def _times(before: float, after: float) -> str:

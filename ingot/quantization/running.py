@@ -118,25 +118,45 @@ class Taps:
 # ------------------------------------------------------------------------------------------------------- differences
 
 
-def apart(ours: Sequence[Mapping[str, Array]], theirs: Sequence[Mapping[str, Array]]) -> float:
-    """How far outputs on several batches are from what they should be: the output that is furthest counts.
+class Apart(NamedTuple):
+    """How far outputs are from what they should be, of each figure the output that is furthest.
 
-    Of floats it is the root mean square of the difference over that of what should be; of others the share of elements
-    that differ.
+    relative: the root mean square of the difference over that of what should be. largest: the largest difference over
+    the largest of what should be. Of outputs that are no floats both are the share of elements that differ.
     """
-    return max((_apart([a[name] for a in ours], [b[name] for b in theirs]) for name in theirs[0]), default=0.0)
+
+    relative: float
+    largest: float
+
+    @property
+    def both(self) -> float:
+        """Their geometric mean."""
+        return math.sqrt(self.relative * self.largest)
 
 
-def _apart(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
+def apart(ours: Sequence[Mapping[str, Array]], theirs: Sequence[Mapping[str, Array]]) -> float:
+    """The relative difference of outputs on several batches alone."""
+    return differences(ours, theirs).relative
+
+
+def differences(ours: Sequence[Mapping[str, Array]], theirs: Sequence[Mapping[str, Array]]) -> Apart:
+    """How far outputs on several batches are from what they should be."""
+    found = [_apart([a[name] for a in ours], [b[name] for b in theirs]) for name in theirs[0]]
+    return Apart(*(max(figures) for figures in zip(*found, strict=True))) if found else Apart(0.0, 0.0)
+
+
+def _apart(ours: Sequence[Array], theirs: Sequence[Array]) -> Apart:
     if not np.issubdtype(theirs[0].dtype, np.inexact) and theirs[0].dtype.kind in "biu":
         different = sum(int(np.count_nonzero(a != b)) for a, b in zip(ours, theirs, strict=True))
-        return different / max(sum(b.size for b in theirs), 1)
-    difference = whole = 0.0
+        share = different / max(sum(b.size for b in theirs), 1)
+        return Apart(share, share)
+    difference = whole = most = largest = 0.0
     for a, b in zip(ours, theirs, strict=True):
         x, y = a.astype(np.float64), b.astype(np.float64)
         finite = np.isfinite(y)
         if not np.array_equal(np.isfinite(x), finite):
-            return math.inf
-        difference += float(np.sum((x[finite] - y[finite]) ** 2))
-        whole += float(np.sum(y[finite] ** 2))
-    return math.sqrt(difference / whole) if whole else math.sqrt(difference)
+            return Apart(math.inf, math.inf)
+        away, y = np.abs(x[finite] - y[finite]), np.abs(y[finite])
+        difference, whole = difference + float(np.sum(away**2)), whole + float(np.sum(y**2))
+        most, largest = max(most, float(away.max(initial=0.0))), max(largest, float(y.max(initial=0.0)))
+    return Apart(math.sqrt(difference / (whole or 1.0)), most / (largest or 1.0))

@@ -94,8 +94,9 @@ def test_entropy_is_that_of_plain_loops(outliers: int) -> None:
         assert range_of(seen, "entropy", 99) < 15
 
 
+@pytest.mark.parametrize(("method", "power"), [("mse", 2), ("l3", 3)])
 @pytest.mark.parametrize("kind", ["normal", "heavy", "relu"])
-def test_mse_leaves_nearly_the_smallest_error(kind: str) -> None:
+def test_mse_and_l3_leave_nearly_the_smallest_error(kind: str, method: str, power: int) -> None:
     """Beside the best of the same ranges, on the values themselves: bins are centres, so a little is allowed."""
     x = normal(3, 20_000)
     x = {"normal": x, "heavy": x**3, "relu": np.maximum(x, 0)}[kind].astype(np.float32)
@@ -103,10 +104,26 @@ def test_mse_leaves_nearly_the_smallest_error(kind: str) -> None:
 
     def error(limit: float) -> float:
         scale = limit / (LEVELS - 1)
-        return float(np.mean((np.clip(np.rint(x / scale), -127, 127) * scale - x) ** 2))
+        return float(np.mean(np.abs(np.clip(np.rint(x / scale), -127, 127) * scale - x) ** power))
 
     best = min(error(seen.largest * i / TRIED) for i in range(1, TRIED + 1))
-    assert error(range_of(seen, "mse", 99)) <= 1.05 * best
+    assert error(range_of(seen, method, 99)) <= 1.05 * best
+
+
+def test_the_share_beyond_a_limit() -> None:
+    x = np.concatenate([normal(5, 50_000), np.zeros(9_000, np.float32)])
+    seen = observed(x)
+    for limit in (0.0, 0.3, 1.0, 3.0):
+        assert seen.beyond(limit) == pytest.approx(np.mean(np.abs(x) > limit), abs=1e-4)
+    assert seen.beyond(seen.largest) == seen.beyond(99.0) == observed(np.zeros(3, np.float32)).beyond(0.0) == 0
+
+
+def test_counts_of_the_smallest_floats() -> None:
+    """The reciprocal of such a bin's width is no float32."""
+    x = np.arange(1, 3001, dtype=np.int32).view(np.float32)
+    seen = observed(x)
+    want, _ = np.histogram(x.astype(np.float64), BINS, (0, seen.width * BINS))
+    assert np.array_equal(seen.counts, want) and seen.counts.sum() == 3000 and seen.zeros == 0
 
 
 def test_means_of_channels() -> None:
@@ -117,7 +134,7 @@ def test_means_of_channels() -> None:
 
 
 def test_words() -> None:
-    with pytest.raises(UserError, match="method must be one of min-max, percentile, entropy, mse, not 'max'"):
+    with pytest.raises(UserError, match="method must be one of auto, min-max, percentile, entropy, mse, l3, not 'max'"):
         check_method("max", 99)
     with pytest.raises(UserError, match="percentile must be a number from 50 to 100"):
         check_method("percentile", 12)

@@ -256,6 +256,28 @@ def test_a_layer_without_a_range_stays_float() -> None:
     assert found["stem"]["type"] == "float" and found["stem"]["why"] == "its input was 0 in all the data"
 
 
+def wide(**words: Any) -> tuple[Engine, Array]:
+    """A convolution over many normal values, whose largest are those that show; and the data."""
+    n = Network("wide")
+    x = n.input("x", Spec(("N", 2, 64, 64), "float32"))
+    w = n.parameter("w", Spec((2, 2, 1, 1), "float32"))
+    n.output("y", F.conv(x, w, stride=(1, 1), pre_padding=(0, 0), post_padding=(0, 0), dilation=(1, 1)))
+    data = np.random.default_rng(3).standard_normal((8, 2, 64, 64)).astype(np.float32)
+    return ingot.quantize(n, [data], weights={"w": np.eye(2, dtype=np.float32).reshape(2, 2, 1, 1)}, **words), data
+
+
+def test_the_method_is_chosen_by_the_outputs_error(engine: Engine) -> None:
+    """Measured, relative and the largest: 0.0091 and 0.10 by mse, 0.0095 and 0.031 by l3. The usual net keeps mse."""
+    found, data = wide()
+    assert found.config["quantization"]["method"] == "l3" and engine.config["quantization"]["method"] == "mse"
+    by_name = {method: wide(method=method)[0] for method in ("mse", "l3")}
+    assert layers(by_name["l3"]) == layers(found) and layers(made(method="mse")) == layers(engine)
+    largest = {method: one.config["quantization"]["largest"] for method, one in by_name.items()}
+    assert largest["l3"] < 0.7 * largest["mse"]
+    away = np.abs(found.run({"x": data})["y"] - data).max() / np.abs(data).max()
+    assert away == pytest.approx(largest["l3"], rel=1e-3)
+
+
 def test_correcting_biases_brings_the_mean_back() -> None:
     """Inputs far from 0, so that rounded weights move the mean. Measured: 0.0068 without, 0.0033 with it."""
     data = [{"x": np.abs(b["x"]) + 3} for b in batches()]
@@ -482,7 +504,10 @@ def test_the_chart_and_the_data(tmp_path: Path) -> None:
     assert [one["name"] for one in data["layers"]] == ["stem", "block", "up", "head"] and data["schema"] == 1
     assert data["speed"]["ratio"] > 0 and data["error"] == found.config["quantization"]["error"]
     assert {one["name"] for one in data["speed"]["layers"]} <= {"stem", "block", "up", "head"}
-    report = Report.of(found)
+    assert [one["clipped"] is None for one in data["layers"]] == [False, False, False, True]
+    assert 0 < data["layers"][0]["clipped"] < 0.05, "of normal values mse cuts off a few"
+    report = dataclasses.replace(Report.of(found), clipped={"stem": 0.00123, "up": 0.0})
+    assert "clips 0.12 %" in str(report) and "clips 0 %" in report.svg()
     root = ElementTree.fromstring(report.svg())
     bars = [float(r.get("width", 0)) for r in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
     errors = [one["error"] or 0 for one in data["layers"]]
