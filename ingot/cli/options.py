@@ -103,31 +103,31 @@ def add_sampling(parser: argparse.ArgumentParser, length: str, several: bool = T
     """How tokens are chosen and when a text ends. `length`: what holds without --max-tokens. `several`: whether more
     than one answer is offered."""
     sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--max-tokens", type=int, metavar="N", help=f"generate at most N tokens (default: {length})")
-    sampling.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: 0)")
-    sampling.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens (default: 0, all)")
+    sampling.add_argument("--max-tokens", type=whole, metavar="N", help=f"at most N tokens (default: {length})")
+    sampling.add_argument("--temperature", type=number, metavar="T", help="0 takes the likeliest token (default: 0)")
+    sampling.add_argument("--top-k", type=whole, metavar="K", help="only the K likeliest tokens (default: 0, all)")
     sampling.add_argument(
-        "--top-p", type=float, metavar="P", help="only the likeliest tokens, until they reach P in sum (default: 1)"
+        "--top-p", type=number, metavar="P", help="only the likeliest tokens, until they reach P in sum (default: 1)"
     )
     sampling.add_argument(
-        "--min-p", type=float, metavar="P", help="only tokens P times as probable as the likeliest or more (default: 0)"
+        "--min-p", type=number, metavar="P", help="tokens P times as probable as the likeliest or more (default: 0)"
     )
-    sampling.add_argument("--seed", type=int, metavar="N", help="equal seeds give equal text (default: a new one)")
+    sampling.add_argument("--seed", type=whole, metavar="N", help="equal seeds give equal text (default: a new one)")
     sampling.add_argument(
         "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
     )
     sampling.add_argument(
-        "--repetition-penalty", type=float, metavar="P",
+        "--repetition-penalty", type=number, metavar="P",
         help="above 1: tokens of prompt and text become less likely, by a factor (default: 1)",
     )  # fmt: skip
     sampling.add_argument(
-        "--presence-penalty", type=float, metavar="P", help="taken off the score of tokens in the text (default: 0)"
+        "--presence-penalty", type=number, metavar="P", help="taken off the score of tokens in the text (default: 0)"
     )
     sampling.add_argument(
-        "--frequency-penalty", type=float, metavar="P", help="the same, for each time they are in the text (default: 0)"
+        "--frequency-penalty", type=number, metavar="P", help="the same, as often as they are in the text (default: 0)"
     )
     sampling.add_argument(
-        "--n", type=int, metavar="N",
+        "--n", type=whole, metavar="N",
         help="how many answers; the i-th has the seed + i (default: 1)" if several else argparse.SUPPRESS,
     )  # fmt: skip
     sampling.add_argument("--ignore-end", action="store_true", default=None, help="go on past the model's end token")
@@ -214,6 +214,14 @@ def port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port, a number from 0 to 65535")
     return int(text)
+
+
+def whole(text: str) -> int:
+    """Any integer; what it may be is said where it is used."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
 
 
 def number(text: str) -> float:

@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+SHORTEST = 3  # letters by which the beginning of a word tells which is meant
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose complaints name the nearest option, command or choice."""
@@ -33,5 +35,7 @@ class Parser(argparse.ArgumentParser):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`: did you mean WORD?`, or nothing where none is near."""
-    found = difflib.get_close_matches(word, list(known), 1)
+    names = list(known)
+    begun = [name for name in names if len(word) >= SHORTEST and name.startswith(word)]
+    found = begun or difflib.get_close_matches(word, names, 1)
     return f": did you mean {found[0]}?" if found else ""

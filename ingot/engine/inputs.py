@@ -33,6 +33,8 @@ def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main", usu
     sizes = {name: best.get(name) or _near(usual, s["min"], s["max"]) for name, s in symbols.items()}
     for text in given:
         name, _, value = text.partition("=")
+        if not sizes:
+            raise UserError(f"--size {text}: no size of this engine can change, for all are fixed since it was built")
         if name not in sizes or not (value.isascii() and value.isdecimal()):
             raise UserError(
                 f"--size {text}: write DIM=N; the dims are {', '.join(map(_bounds, symbols.values())) or 'none'}"

@@ -288,7 +288,6 @@ def test_the_users_mistakes_are_2_and_one_line(engine: Path, tmp_path: Path) -> 
         (("generate", tmp_path / "empty", "--prompt", "x"), "config.json"),
         (("generate", tmp_path / "junk.ingot", "--prompt", "x"), "junk.ingot"),
         ((*generate, "--temperature", "-1"), "--temperature must be a number"),
-        ((*generate, "--temperature", "nan"), "temperature"),
         ((*generate, "--max-tokens", "0"), "--max-tokens must be an integer from 1 "),
         ((*generate, "--seed", str(2**70)), "seed"),
         ((*generate, "--stop", ""), "stop"),
@@ -326,6 +325,7 @@ def test_a_bad_command_line_is_2(engine: Path) -> None:
         ("build",),
         ("build", PICO, "--precision", "int3"),
         ("generate", engine, "--prompt", "x", "--kv-memory", "lots"),
+        ("generate", engine, "--prompt", "x", "--temperature", "nan"),
         ("generate", engine, "--prompt", "x", "--kv-memory", "9" * 400),
         ("plan", engine, "--memory", "8388608TiB"),
     ):

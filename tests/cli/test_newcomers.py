@@ -63,6 +63,9 @@ def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
     assert "nothing takes one too: ingot doctor --help" in failing(capsys, "doctor", "net.ingot", "one", "too")
     assert "'buidl' is none of build, " in (said := failing(capsys, "buidl", PICO)) and "did you mean build?" in said
     assert "did you mean bfloat16?" in failing(capsys, "build", PICO, "--precision", "bfloat61")
+    assert "did you mean int4-g32?" in failing(capsys, "build", PICO, "--weights", "int4")
+    assert "--temperature: 'hot' is no number (" in failing(capsys, "chat", PICO, "--temperature", "hot")
+    assert "--top-k: 'two' is no whole number (" in failing(capsys, "chat", PICO, "--top-k", "two")
     assert "there is no op matmull: did you mean matmul?" in failing(capsys, "ops", "matmull")
 
 
@@ -78,6 +81,8 @@ def test_an_argument_of_the_library_is_named_as_it_was_typed(capsys: Captured) -
     same = "the weights must be floats: a report={'x': array}, my.weights='int8', 'top_p must be' and top_p"
     assert as_typed(same, parser) == same
     mixed = "weights 'int8' conflicts; top_p must be 1"
+    python = "give a template (in Python weights='plain', or text)"
+    assert as_typed(python, parser) == python
     assert as_typed(mixed, parser) == "--weights int8 conflicts; --top-p must be 1"
 
 
@@ -91,6 +96,8 @@ def test_another_batch_than_the_one_that_was_built(tmp_path: Path, capsys: Captu
     for device in ("cpu", "torch"):
         with pytest.raises(ingot.IngotError, match=re.escape(way)):
             engine.on(device).run(np.zeros((2, 1, 8), np.float32))
+    said = failing(capsys, "run", tmp_path / "one.ingot", "--random", "--size", "N=3")
+    assert "--size N=3: no size of this engine can change" in said
 
 
 def test_a_score_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path) -> None:
