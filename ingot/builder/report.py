@@ -73,7 +73,7 @@ class Report:
             for r in (*self.layers, *self.outputs)
         ]
         if self.same_top is not None:
-            where = OF_RANDOM_TOKENS if self.inputs == "seeded" else ""
+            where = OF_RANDOM_TOKENS if self.inputs == "seeded" and self.same_top < 1 else ""
             lines.append(f"the same most likely token in {self.same_top:.0%} of the rows{where}")
         if self.source:
             lines.append(self.source)

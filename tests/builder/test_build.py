@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -197,6 +198,9 @@ def test_the_report_goes_layer_by_layer(pico: Any) -> None:
     assert names == ["before the layers", *(f"model.layers.{i}" for i in range(8))]
     assert all(r.relative < 0.05 for r in pico.report.layers) and pico.report.outputs[0].relative < 0.05
     assert pico.report.same_top >= 0.9 and "most likely token" in str(pico.report)
+    worse = dataclasses.replace(pico.report, same_top=0.62)
+    assert "in 62% of the rows, whose tokens are random: " in str(worse) and "ingot score SOURCE --text" in str(worse)
+    assert "random" not in str(dataclasses.replace(worse, inputs="given"))
 
 
 def test_precisions_of_a_folder(pico: Any) -> None:
