@@ -66,29 +66,6 @@ def test_modules(name: str) -> None:
     assert not (found := INSIDE.search(str(e.value))), (found, str(e.value))
 
 
-def test_the_line_is_the_users_where_a_layer_of_torchs_refuses() -> None:
-    conv = torch.nn.Conv2d(3, 4, 3)
-    with pytest.raises(UserError, match=r"\(test_messages.py:\d+: .*\): Expected 3D \(unbatched\) or 4D") as e:
-        ingot.build(_Net(lambda x: conv(x)), (X,), report=False)
-    with pytest.raises(UserError, match="torch.export cannot export Conv2d: Expected 3D") as alone:
-        ingot.build(conv, (X,), report=False)
-    assert "conv.py" not in f"{e.value}{alone.value}"
-
-
-def test_the_line_is_the_users_where_a_layer_of_torchs_asks_for_a_size() -> None:
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm = torch.nn.Conv1d(4, 4, 3), torch.nn.InstanceNorm1d(4)
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return self.norm(self.conv(x))
-
-    said = str(ingot.build(Net(), (torch.ones(1, 4, 12),), dynamic={"x": {2: "T"}}, report=False).summary)
-    assert "another way than for the example's: test_messages.py:" in said and "return self.norm(self.conv(x))" in said
-    assert "functional.py" not in said
-
-
 OWN: dict[str, Callable[[Any], Any]] = {  # what a Module of ours does with a tensor that has no name of its own
     "its truth": lambda y: y if y > 0 else -y,
     "its length": len,

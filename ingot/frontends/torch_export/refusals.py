@@ -5,15 +5,10 @@ from __future__ import annotations
 import linecache
 import os
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
-
-from ingot import _lazy
 
 MAX_SAID = 1500  # characters of torch's own words
 Line = tuple[str, int]
@@ -114,35 +109,6 @@ def _is_forward(torch: Any, file: str) -> bool:
     return not _is_torchs(torch, file) or file.startswith(layers) and not file.endswith(_CALLS_FORWARD)
 
 
-@contextmanager
-def lines_kept(torch: Any) -> Iterator[None]:
-    """Beside what torch has a guard for it keeps forward's line too, where torch.nn asked, which forward called."""
-    shapes = _lazy.load("torch.fx.experimental.symbolic_shapes")
-    env, passed = shapes.ShapeEnv, shapes.uninteresting_files()  # files that ask nothing, as this one
-    plain = env._get_sloc
-
-    def with_line(self: Any, *args: Any, **kwargs: Any) -> Any:
-        place = plain(self, *args, **kwargs)
-        return place if place.maybe_user_loc else replace(place, maybe_user_loc=_line_of_frame(torch, sys._getframe(1)))
-
-    env._get_sloc = with_line
-    passed.add(__file__)
-    try:
-        yield
-    finally:
-        env._get_sloc = plain
-        passed.discard(__file__)
-
-
-def _line_of_frame(torch: Any, frame: FrameType | None) -> str | None:
-    """The user's line that a frame was called from, as torch writes one; None where it stands in no file."""
-    while frame is not None and not (file := frame.f_code.co_filename).startswith(_OURS):
-        if not file.startswith("<") and not _is_torchs(torch, file):
-            return f"# {file}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return None
-
-
 def _frames(traceback: TracebackType | None) -> Iterator[tuple[Any, int]]:
     while traceback is not None:
         yield traceback.tb_frame, traceback.tb_lineno
@@ -173,9 +139,9 @@ def asked_at(torch: Any, place: Any) -> tuple[bool, Line | None]:
 
 def line_of_place(torch: Any, place: Any) -> Line | None:
     """The user's line of a place that torch keeps beside a guard; None where it is inside of torch."""
-    theirs = re.search(r"# (.+):(\d+) in", getattr(place, "maybe_user_loc", None) or "")
-    if theirs:  # torch shortens a path
-        return theirs[1] if os.path.isabs(theirs[1]) else os.path.basename(theirs[1]), int(theirs[2])
+    theirs = re.search(r"# (\S+):(\d+) in", getattr(place, "maybe_user_loc", None) or "")
+    if theirs:
+        return os.path.basename(theirs[1]), int(theirs[2])
     frame: Any = getattr(place, "framework_loc", None)
     file = getattr(frame, "filename", "")
     return (file, frame.lineno) if file and _is_forward(torch, file) else None
