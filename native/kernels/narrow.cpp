@@ -55,7 +55,8 @@ void Narrow::run(Views in, const TensorView& y_view, const Worker& worker) const
   NarrowJob job{};
   for (int i = 0; i < kAxes; ++i) job.axis[i] = window.axis[i], job.x_step[i] = x.stride[1 + i] * width;
   job.dtype = dtype_;
-  job.together = window.axis[2].dilation == 1 && job.x_step[2] == channels_ * width;
+  job.together = window.axis[2].dilation == 1;
+  job.gathered = job.together && window.axis[2].kernel > 1 && job.x_step[2] != channels_ * width;
   job.w = reinterpret_cast<const float*>(pages_.data());
   job.w_output = output_values(), job.w_line = line_values();
   job.channels = channels_;

@@ -294,7 +294,7 @@ def test_few_outputs(dtype: str, sizes: Sizes, channels: int, outputs: int, wind
     wide = draw(rng, (*x.shape[:-1], channels + 3), dtype)
     wide[..., 2:-1] = x
     apart = View(wide, x.shape, tuple(s // wide.itemsize for s in wide.strides), 2)
-    close(conv(apart, w, window), exact, scale, "float32")
+    assert np.array_equal(conv(apart, w, window), one)
     x[0] = np.nan
     assert np.array_equal(conv(x, w, window)[1:], one[1:])
 

@@ -26,7 +26,7 @@ STARTS = {
     803: "the driver's library and its kernel module are of different versions: start the machine again, or install "
          "the driver again",
 }  # fmt: skip
-FORMS = (("int8", 8.5), ("int4-g128", 4.3))  # of --weights, and bits of a weight with its scales
+FORMS = (("int8", 8.5), ("int4-g128", 4.2))  # of --weights, and bits of a weight with its scales
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,27 @@ INGOT_INLINE void add_run(Vec (&sum)[N][P], const std::byte* x, std::int64_t apa
   if (rest > 0) add(at, [=](const auto* from) __attribute__((always_inline)) { return load_partial(from, rest); });
 }
 
-/// P neighbouring outputs from `column` on, of N channels from `output` on. `across`: the taps that they all find along the line.
+constexpr int kGathered = 64;  // values of a pixel's run at a time
+
+/// As add_run, of a run whose taps have gaps between them. x: of the first pixel's first tap.
 template <class T, int N, int P>
+INGOT_INLINE void add_gathered(Vec (&sum)[N][P], const NarrowJob& job, const std::byte* x, std::int64_t apart, const float* w, std::int64_t length) {
+  alignas(64) float values[P][kGathered];
+  for (std::int64_t at = 0; at < length; at += kGathered) {
+    const std::int64_t count = length - at < kGathered ? length - at : kGathered;
+    for (std::int64_t i = 0, run; i < count; i += run) {
+      const std::int64_t tap = (at + i) / job.channels, channel = (at + i) % job.channels;
+      run = job.channels - channel < count - i ? job.channels - channel : count - i;
+      for (int p = 0; p < P; ++p)
+        convert((const T*)(x + p * apart + tap * job.x_step[2]) + channel, job.dtype, values[p] + i, DType::float32, run);
+    }
+    add_run<float, N, P>(sum, (const std::byte*)values, sizeof values[0], w + at, job.w_output, count);
+  }
+}
+
+/// P neighbouring outputs from `column` on, of N channels from `output` on. `across`: the taps that they all find along the line.
+/// Gathered: as the job says, by code of its own, for beside it GCC 12 keeps sums of the other in memory.
+template <class T, bool Gathered, int N, int P>
 INGOT_INLINE void narrow_tile(const NarrowJob& job, int output, const Span& across, float* values) {
   Vec sum[N][P];
 #pragma GCC unroll 4
@@ -46,7 +65,7 @@ INGOT_INLINE void narrow_tile(const NarrowJob& job, int output, const Span& acro
 #pragma GCC unroll 24
     for (int p = 0; p < P; ++p) sum[o][p] = zero();
   const std::int64_t apart = job.axis[2].stride * job.x_step[2];
-  const std::int64_t runs = job.together ? across.count > 0 : across.count;
+  [[maybe_unused]] const std::int64_t runs = job.together ? across.count > 0 : across.count;
   const std::int64_t length = job.together ? across.count * job.channels : job.channels;
   for (std::int64_t z = 0; z < job.planes.count; ++z)
     for (std::int64_t y = 0; y < job.lines.count; ++y) {
@@ -54,8 +73,10 @@ INGOT_INLINE void narrow_tile(const NarrowJob& job, int output, const Span& acro
                            (job.lines.first + y * job.axis[1].dilation) * job.x_step[1] + across.first * job.x_step[2];
       const std::int64_t line = (job.planes.skipped + z) * job.axis[1].kernel + job.lines.skipped + y;
       const float* w = job.w + output * job.w_output + line * job.w_line + across.skipped * job.channels;
-      for (std::int64_t i = 0; i < runs; ++i, x += job.axis[2].dilation * job.x_step[2], w += job.channels)
-        add_run<T, N, P>(sum, x, apart, w, job.w_output, length);
+      if constexpr (Gathered) add_gathered<T, N, P>(sum, job, x, apart, w, length);
+      else
+        for (std::int64_t i = 0; i < runs; ++i, x += job.axis[2].dilation * job.x_step[2], w += job.channels)
+          add_run<T, N, P>(sum, x, apart, w, job.w_output, length);
     }
 #pragma GCC unroll 24
   for (int p = 0; p < P; ++p)
@@ -64,7 +85,7 @@ INGOT_INLINE void narrow_tile(const NarrowJob& job, int output, const Span& acro
 }
 
 /// Outputs [first, last) of the line, of N channels.
-template <class T, int N>
+template <class T, bool Gathered, int N>
 void narrow_columns(const NarrowJob& job, int output, std::int64_t first, std::int64_t last, float* values) {
   constexpr int kBlock = kSums / N < 12 ? kSums / N : 12;
   const WindowAxis& axis = job.axis[2];
@@ -73,23 +94,23 @@ void narrow_columns(const NarrowJob& job, int output, std::int64_t first, std::i
     if constexpr (kBlock > 1) {
       // The taps that a block's first and last pixel find are all found by those between them.
       if (last - column >= kBlock && across.count == axis.kernel && span_of(axis, column + kBlock - 1).count == axis.kernel) {
-        narrow_tile<T, N, kBlock>(job, output, across, values);
+        narrow_tile<T, Gathered, N, kBlock>(job, output, across, values);
         column += kBlock, values += kBlock * job.outputs;
         continue;
       }
     }
-    narrow_tile<T, N, 1>(job, output, across, values);
+    narrow_tile<T, Gathered, N, 1>(job, output, across, values);
     ++column, values += job.outputs;
   }
 }
 
-template <class T>
+template <class T, bool Gathered>
 void narrow_outputs(const NarrowJob& job, std::int64_t first, std::int64_t last) {
   int output = 0;
   if constexpr (kSums >= 4)
-    for (; output + 4 <= job.outputs; output += 4) narrow_columns<T, 4>(job, output, first, last, job.values);
-  for (; output + 2 <= job.outputs; output += 2) narrow_columns<T, 2>(job, output, first, last, job.values);
-  if (output < job.outputs) narrow_columns<T, 1>(job, output, first, last, job.values);
+    for (; output + 4 <= job.outputs; output += 4) narrow_columns<T, Gathered, 4>(job, output, first, last, job.values);
+  for (; output + 2 <= job.outputs; output += 2) narrow_columns<T, Gathered, 2>(job, output, first, last, job.values);
+  if (output < job.outputs) narrow_columns<T, Gathered, 1>(job, output, first, last, job.values);
 }
 
 /// The same epilogue over one long row in the place of rows of one output.
@@ -113,7 +134,9 @@ void run(const NarrowJob& job) {
   const std::int64_t step = kNarrowValues / job.outputs;
   for (std::int64_t first = job.first; first < job.last; first += step) {
     const std::int64_t last = job.last - first < step ? job.last : first + step;
-    with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) { narrow_outputs<T>(job, first, last); });
+    with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) {
+      job.gathered ? narrow_outputs<T, true>(job, first, last) : narrow_outputs<T, false>(job, first, last);
+    });
     const std::int64_t row = first - job.first, rows = last - first;
     if (!one_row) run_epilogue(epilogue, tile, job.values, job.outputs, row, rows, 0, job.outputs);
     for (std::int64_t at = 0; one_row && at < rows; at += kTile)

@@ -1,8 +1,9 @@
 // Convolutions with few outputs: what every level provides to the host half (kernels/narrow.cpp).
 //
-// A vector holds 16 neighbouring values of a patch: channels, and taps along the last axis where they lie side by side. An output
-// has one vector of sums; its order is positions of the window along the other axes, then values 16 apart, then the lanes in
-// reduce_add's order. Taps outside x are left out.
+// A vector holds 16 neighbouring values of a patch: channels, and taps along the last axis unless that is dilated. An output has
+// one vector of sums; its order is positions of the window along the other axes (and of dilated taps), then values 16 apart, then
+// the lanes in reduce_add's order. Taps outside x are left out. How x lies in memory changes no bits: taps with gaps between them
+// are gathered.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct NarrowJob {
   DType dtype;                   // of x: float32, bfloat16 or float16
   std::int64_t x_step[3];        // bytes along the axes
   WindowAxis axis[3];
-  bool together;                 // taps along the last axis lie side by side in x
+  bool together;                 // taps along the last axis are one run of values: they are not dilated
+  bool gathered;                 // ... with gaps between them in x
   Span planes, lines;            // what the windows find along the first two axes
   const float* w;                // [output][plane][line][taps along the last axis * channels, rounded up to 16]
   std::int64_t w_output, w_line; // floats from output to output and from line to line
