@@ -173,6 +173,9 @@ def test_scales_that_float16_does_not_hold(scale: float) -> None:
     with pytest.raises(R.ScalesError, match=r"step 0 \(float16_scales\) of the recipe from s: float16 does") as caught:
         R.evaluate(R.source("s").then("float16_scales"), {"s": scales})
     assert caught.value.sources == {"s"} and f"such as {scale:.3g}" in str(caught.value)
+    scales[:, 0] = 1  # a group of zeros, which says nothing of the others' size
+    with pytest.raises(R.ScalesError, match=r"float16 does not hold"):
+        R.evaluate(R.source("s").then("float16_scales"), {"s": scales})
 
 
 @pytest.mark.parametrize("group", [0, 32])

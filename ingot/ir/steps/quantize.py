@@ -224,12 +224,14 @@ def _float16_infer(known: Sequence[Known]) -> Known:
 
 
 def _float16_apply(arrays: Sequence[Array]) -> Array:
-    """Nearest even. Only scales that are far smaller than others of their row may change by more than about 1 %."""
+    """Nearest even. Only scales that are far smaller than others of their row may change by more than about 1 %. A 1
+    is not one of those others: groups of zeros have it, beside weights of any size.
+    """
     (scales,) = arrays
     with np.errstate(over="ignore"):
         found = scales.astype(np.float16)
     found[found == 0] = np.finfo(np.float16).smallest_subnormal
-    largest = np.abs(scales).max(-1, initial=0)
+    largest = np.abs(scales).max(-1, initial=0, where=scales != 1)
     lost = np.abs(found.astype(np.float32) - scales).max(-1, initial=0) > largest * FLOAT16_ERROR
     if lost.any():
         raise ScalesError(
