@@ -17,6 +17,15 @@ MAX_DIGITS = 40
 MAX_PARTS = 4_000_000  # commas and brackets: bounds what a small hostile file can make the parser allocate
 
 
+def finite(value: Any) -> Any:
+    """A copy of what is to be written, with null for NaN and infinities, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class JsonError(ValueError):
     """The text is not strict JSON; the message says why, without naming the file."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ingot.errors import FileError
+from ingot.strict_json import finite
 
 SCHEMA = 1
 OTHER = "other"  # of a command's time: what is in no phase, the loading of code most of all
@@ -67,20 +67,12 @@ class Output:
         """The one object of --json; nothing without it. JSON has no NaN and no infinity: they become null."""
         if self.as_json:
             self.answered = True
-            answer(json.dumps(_finite({"schema": SCHEMA, **value}), allow_nan=False))
+            answer(json.dumps(finite({"schema": SCHEMA, **value}), allow_nan=False))
 
     def error(self, error: dict[str, Any]) -> None:
         """With --json, what went wrong as the one object, unless a result was shown before it."""
         if not self.answered:
             self.result({"error": error})
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:

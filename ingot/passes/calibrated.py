@@ -41,6 +41,7 @@ from ingot.passes.pipeline import portable
 from ingot.passes.quantize import integers, quantized
 from ingot.passes.rewrite import Log, detach
 from ingot.passes.weights import derive, recipe_of, sizes
+from ingot.strict_json import finite
 
 Array = np.ndarray[Any, Any]
 
@@ -97,8 +98,9 @@ class Plan:
     facts: Mapping[str, Any]
 
     def json(self) -> dict[str, Any]:
-        """As an engine's config has it."""
-        return {**self.facts, "layers": [choice.json() for choice in self.layers]}
+        """As an engine's config has it: null for an error that is infinite, or none at all."""
+        found: dict[str, Any] = finite({**self.facts, "layers": [choice.json() for choice in self.layers]})
+        return found
 
     @property
     def config(self) -> dict[str, Any]:

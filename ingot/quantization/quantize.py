@@ -174,8 +174,9 @@ def quantize(
     if found is None:
         if report_file is not None:
             write_accuracy(engine.report, report_file)
-    elif (test := self_test.made(engine, calibration.error)) is not None:
-        engine.header["config"][self_test.KEY] = test
+    else:
+        if (test := self_test.made(engine, calibration.error)) is not None:
+            engine.header["config"][self_test.KEY] = test
         if report_file is not None:
             found.write(report_file)
     if progress is None:

@@ -19,6 +19,7 @@ from ingot.quantization.chart import Bar, chart
 from ingot.quantization.places import placed, seconds_of, word_of
 from ingot.quantization.running import Feeds, samples_of
 from ingot.quantization.tuning import GAIN, Tuning, by_layer
+from ingot.strict_json import finite
 from ingot.written import write_whole
 
 LEAST, PAIRS = 3, 7  # runs of both engines in turn, after one of each
@@ -145,7 +146,7 @@ class Report:
     def write(self, path: str) -> None:
         """As a chart (.svg) or as data (.json). Raises UserError for another name, FileError."""
         check_name(path)
-        text = self.svg() if path.endswith(".svg") else json.dumps(self.json(), indent=1, allow_nan=False) + "\n"
+        text = self.svg() if path.endswith(".svg") else _text(self.json())
         write_whole(Path(path), text.encode())
 
 
@@ -159,7 +160,7 @@ def write_accuracy(report: Any, path: str) -> None:
     if not rows:
         raise UserError(f"{path}: there is nothing to draw: {report.note or 'nothing was compared'}")
     if path.endswith(".json"):
-        text = json.dumps(_finite({"schema": 1, **report.json()}), indent=1, allow_nan=False) + "\n"
+        text = _text({"schema": 1, **report.json()})
     else:
         bars = [Bar(row.name, row.relative, True, f"{row.relative:.1e}", row.odd) for row in rows]
         title = "difference from float32 after each layer, relative"
@@ -167,13 +168,8 @@ def write_accuracy(report: Any, path: str) -> None:
     write_whole(Path(path), text.encode())
 
 
-def _finite(value: Any) -> Any:
-    """A copy with null for NaN and infinities, which JSON has not."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _text(found: Any) -> str:
+    return json.dumps(finite(found), indent=1, allow_nan=False) + "\n"
 
 
 def check_name(path: str) -> None:

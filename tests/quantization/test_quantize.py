@@ -525,6 +525,22 @@ def test_the_chart_and_the_data(tmp_path: Path) -> None:
         Report.of(ingot.builder.build.build_network(network, weights))
 
 
+@pytest.mark.parametrize("op", [F.log, F.exp])
+def test_outputs_with_infinities(op: Any, tmp_path: Path) -> None:
+    """The report is written and the engine saved, with null for an error that is infinite or none."""
+    rng = np.random.default_rng(0)
+    network = Network("infinite")
+    x, w = network.input("x", Spec(("N", 32), "float32")), network.parameter("w", Spec((32, 16), "float32"))
+    network.output("y", op(F.relu(F.matmul(x, w))))
+    data = [{"x": rng.standard_normal((8, 32)).astype(np.float32)} for _ in range(3)]
+    report, saved = tmp_path / "q.json", tmp_path / "q.ingot"
+    weights = {"w": (20 * rng.standard_normal((32, 16))).astype(np.float32)}
+    engine = ingot.quantize(network, data, weights=weights, report_file=str(report))
+    engine.save(saved)
+    error = load(saved).config["quantization"]["error"]
+    assert json.loads(report.read_text())["error"] == error and (error is None or math.isfinite(error))
+
+
 def test_a_saved_engine_is_made_of_other_weights(tmp_path: Path) -> None:
     """Tensors that no program reads are plain bytes in a file; they are matched with their recipes all the same."""
     _, weights = net()
