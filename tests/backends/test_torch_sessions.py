@@ -234,7 +234,7 @@ def test_a_profile_is_of_the_nodes() -> None:
     found = {device: session.profile(nets.step()) for device, session in sessions.items()}
     assert sum(item["ns"] for items in found.values() for item in items) < time.perf_counter_ns() - begin
     kinds = {device: {frozenset(item) for item in items} for device, items in found.items()}
-    assert kinds["torch:cpu"] == kinds["cpu"]
+    assert kinds["torch:cpu"] == {kind - {"waited_ns"} for kind in kinds["cpu"]}, "torch says nothing of its threads"
     items = found["torch:cpu"]
     assert [item["call"] for item in items] == list(range(len(items)))
     (attention,) = [item for item in items if item["kernel"] == "paged_attention"]

@@ -159,7 +159,7 @@ def message(make: Callable[[], Any]) -> str:
 
 
 def checked(text: str, words: str) -> None:
-    found = FORBIDDEN.search(text.replace("inputs={'x': x}", ""))
+    found = FORBIDDEN.search(re.sub(r"(inputs|dynamic)=\{'x': (x|\{1: 'N'\})\}", "", text))
     assert found is None, f"{found[0]!r} in: {text}"
     assert re.search(words, text, re.DOTALL), text
     assert len(text) < MAX_MESSAGE, text

@@ -372,7 +372,7 @@ def test_command_line(pico: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         texts.append(json.loads(capsys.readouterr().out)["text"])
     assert texts[0] == texts[1] != texts[2]
     assert main(["generate", str(pico), "--lora-scale", "0.5", "--prompt", "x"]) == 2
-    assert "give its folder as lora" in capsys.readouterr().err
+    assert "give its folder too, --lora FOLDER" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------- other ways to be stored

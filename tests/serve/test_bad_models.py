@@ -86,7 +86,7 @@ def test_a_bad_adapter_ends_the_start(name: str, tmp_path: Path) -> None:
 
 def test_words_of_adapters_that_make_no_sense(tmp_path: Path) -> None:
     assert "no such" in refused("--lora", tmp_path / "nothing").lower()
-    assert "give its folder as lora" in line(refused("--lora-scale", "0.5"))
+    assert "give its folder too, --lora FOLDER" in line(refused("--lora-scale", "0.5"))
     Adapter().write(tmp_path / "adapter")
     assert "adapter" in line(refused("--lora", tmp_path / "adapter"))  # one of another base
 
