@@ -450,7 +450,7 @@ struct Quads {
   INGOT_INLINE void multiply(const BlockProduct& p);
 };
 
-#if !defined(__AVX512VNNI__) && !defined(__AVXVNNI__) && defined(__AVX2__)
+#if INGOT_UNSIGNED_QUADS
 /// Rows without a negative value, which are not widened.
 struct UnsignedQuads : Quads {
   typedef Ints Values;
@@ -472,7 +472,7 @@ struct UnsignedQuads : Quads {
 
 inline void Quads::multiply(const BlockProduct& p) {
   constexpr auto rows = std::make_integer_sequence<int, kRows>();
-#if !defined(__AVX512VNNI__) && !defined(__AVXVNNI__) && defined(__AVX2__)
+#if INGOT_UNSIGNED_QUADS
   if (!are_wide(p.x)) return multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(p, rows);
 #endif
   multiply_rows<Quads, AsRead<Quads, false>>(p, rows);

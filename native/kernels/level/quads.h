@@ -17,6 +17,7 @@ namespace {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 constexpr bool kRowSums = true;
+#define INGOT_UNSIGNED_QUADS 0  // the sums of rows serve all
 typedef Ints Quads16;  // four values of each of 16 outputs, as dot4 reads them
 
 INGOT_INLINE Ints load_quads(const std::byte* w) {
@@ -76,7 +77,7 @@ INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
 #else
 
 #if defined(__AVX2__)
-constexpr bool kTakesUnsigned = true;
+#define INGOT_UNSIGNED_QUADS 1
 
 /// Adds to sum the products of four values in each lane, where no value of x is negative. (The empty instructions hold the order of the
 /// sums, here and below: GCC 12 would add products before the sums, which leaves no registers for these.)
@@ -91,7 +92,7 @@ INGOT_INLINE void add_dot4(Ints& sum, Ints w, Ints x) {
 #endif
 }
 #else
-constexpr bool kTakesUnsigned = false;  // SSE2 has no such instruction
+#define INGOT_UNSIGNED_QUADS 0  // SSE2 has no such instruction
 #endif
 
 /// Four values of each of 16 outputs: two of 16 bits in a lane of each.
@@ -99,7 +100,6 @@ struct Quads16 {
   Ints even, odd;
 };
 constexpr bool kRowSums = false;
-constexpr std::int64_t kRowsWide = 512;  // where the first of packed rows says whether they are widened
 
 typedef std::int16_t Shorts8 __attribute__((vector_size(16)));
 typedef std::int32_t Quads4 __attribute__((vector_size(16)));
@@ -170,12 +170,12 @@ inline void widen_row(std::byte* row, int depth) {
 
 /// Widens packed rows unless they can be multiplied as they are, and says in the first one which it was.
 inline void widen_rows(std::byte* packed, std::int64_t rows, int depth) {
-  bool wide = !kTakesUnsigned;
+  bool wide = !INGOT_UNSIGNED_QUADS;
   for (std::int64_t r = 0; r < rows && !wide; ++r) wide = has_negative(packed + r * kXStride, depth);
-  *(std::int32_t*)(packed + kRowsWide) = wide;
+  *(std::int32_t*)(packed + kRowSum) = wide;
   for (std::int64_t r = 0; r < rows && wide; ++r) widen_row(packed + r * kXStride, depth);
 }
-INGOT_INLINE bool are_wide(const std::byte* packed) { return *(const std::int32_t*)(packed + kRowsWide) != 0; }
+INGOT_INLINE bool are_wide(const std::byte* packed) { return *(const std::int32_t*)(packed + kRowSum) != 0; }
 
 #endif
 
