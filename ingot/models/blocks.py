@@ -1,4 +1,4 @@
-"""What the GPT-like families share: the frame of a language model, attention through the cache, a plain MLP.
+"""What language models share: the frame of a step, attention through the cache, the head, and numbers of GPT-like ones.
 
 Parameter names are those of the Hugging Face checkpoints, so every family writes its own layers, with these inside.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ingot.frontends.fields import Fields
 from ingot.ir import F, StateSpec
 from ingot.models import rope
 from ingot.models.config import ACTIVATIONS, LanguageConfig, token_id, token_ids, weights_dtype
-from ingot.nn import Linear, Module, PagedStep, Parameter, State
+from ingot.nn import Embedding, Linear, Module, ModuleList, PagedStep, Parameter, RmsNorm, State
 
 Layer = Callable[[Any], Any]
 CALLS: dict[str, Layer] = {
@@ -105,30 +105,54 @@ def results(states: Any, logit_rows: Any, hidden_rows: Any, last: Layer, head: L
     return {"logits": head(last(F.take(states, logit_rows, axis=0))), "hidden": hidden}
 
 
-class LanguageModel(Module):
-    """The frame: a step's tokens through `hidden`, the rows that are asked for through `ends`. Logits are float32."""
+class Parts(NamedTuple):
+    """What a model consists of, by whatever names the checkpoint has for it.
 
-    def __init__(self, embedding: rope.Rope | None = None) -> None:
+    table: the embedding of tokens. last: the last norm, and whatever else stands before the head. head: gives float32
+    [R, vocabulary]; None for a model of hidden states only.
+    """
+
+    table: Layer
+    layers: ModuleList
+    last: Layer
+    head: Layer | None
+
+
+class LanguageModel(Module):
+    """What all language models do with a step; a family makes the modules, and says in `parts` which they are."""
+
+    def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
-        self.embedding = embedding
+        self.config: Any = config
 
     def forward(
         self, token_ids: Any, positions: Any, query_start: Any, context_len: Any, block_table: Any, slot: Any,
         logit_rows: Any, hidden_rows: Any, long_rope: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """One step; see decoder.input_specs and results."""
-        step = PagedStep(*angles(self.embedding, positions, long_rope), query_start, context_len, block_table, slot)
-        found = results(self.hidden(token_ids, positions, step), logit_rows, hidden_rows, *self.ends())
+        """One step; see decoder.input_specs and results. A row of −1 gives zeros."""
+        turned = angles(self.config.rope, positions, long_rope)
+        states = self.hidden(token_ids, positions, PagedStep(*turned, query_start, context_len, block_table, slot))
+        last, head = self.parts()[2:]
+        found = results(states, logit_rows, hidden_rows, last, head)
+        if isinstance(last, RmsNorm):
+            return found
         wanted = functional.unsqueeze(functional.ge(hidden_rows, 0), 1)  # of zeros, a LayerNorm makes its bias
         return found | {"hidden": functional.where(wanted, found["hidden"], 0.0)}
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """int32 [T], int32 [T] → [T, hidden], before the last norm"""
+    def parts(self) -> Parts:
+        """The modules of this family."""
         raise NotImplementedError
 
-    def ends(self) -> tuple[Layer, Layer]:
-        """What stands between the last layer and the head, and the head, which gives float32 [R, vocabulary]."""
-        raise NotImplementedError
+    def embed(self, token_ids: Any, positions: Any) -> Any:
+        """int32 [T], int32 [T] → [T, hidden], what the first layer reads"""
+        return self.parts().table(token_ids)
+
+    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
+        """int32 [T], int32 [T] → [T, hidden], before the last norm"""
+        x = self.embed(token_ids, positions)
+        for layer in self.parts().layers:
+            x = layer(x, step)
+        return x
 
 
 class Conv1D(Module):
@@ -181,12 +205,27 @@ class Heads(Module):
 
 
 class OutputHead(Linear):
-    """The last layer: logits in float32, straight from the accumulator; a bias is added to those."""
+    """The last layer: logits in float32, straight from the accumulator; a bias is added to those.
 
-    def __init__(self, config: LanguageConfig, dtype: DType, bias: bool = False, width: int | None = None) -> None:
+    Args:
+        tied_to: the embedding table, where its weight is the head's too.
+        width: of what comes in; default the hidden size.
+        cap: logits are bent to cap · tanh(logits / cap).
+    """
+
+    def __init__(
+        self, config: LanguageConfig, dtype: DType, tied_to: Embedding | None, *, bias: bool = False,
+        width: int | None = None, cap: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(width or config.hidden_size, config.vocab_size, bias, dtype, output_dtype="float32")
+        self.cap = cap
+        if tied_to is not None:
+            self.weight = tied_to.weight
 
     def forward(self, x: Any) -> Any:
         """[R, hidden] → float32 [R, vocabulary]"""
         logits = functional.linear(x, self.weight, output_dtype="float32")
-        return logits if self.bias is None else functional.add(logits, as_float32(self.bias))
+        logits = logits if self.bias is None else functional.add(logits, as_float32(self.bias))
+        if self.cap is None:
+            return logits
+        return functional.mul(functional.tanh(functional.mul(logits, 1.0 / self.cap)), self.cap)

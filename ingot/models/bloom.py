@@ -8,7 +8,7 @@ from typing import Any
 from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.models.blocks import GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.models.blocks import GptConfig, Heads, LanguageModel, OutputHead, Parts, sizes
 from ingot.models.gpt_neox import Mlp
 from ingot.models.weights import Naming
 from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep
@@ -91,22 +91,18 @@ class Bloom(LanguageModel):
     """The whole model."""
 
     def __init__(self, config: Config, dtype: DType, tied: bool) -> None:
-        super().__init__()
+        super().__init__(config)
         self.transformer = Transformer(config, dtype)
-        self.lm_head = OutputHead(config, dtype)
-        if tied:
-            self.lm_head.weight = self.transformer.word_embeddings.weight
+        self.lm_head = OutputHead(config, dtype, self.transformer.word_embeddings if tied else None)
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Normed embeddings through the layers."""
-        x = self.transformer.word_embeddings_layernorm(self.transformer.word_embeddings(token_ids))
-        for layer in self.transformer.h:
-            x = layer(x, step)
-        return x
+    def parts(self) -> Parts:
+        """By their names."""
+        body = self.transformer
+        return Parts(body.word_embeddings, body.h, body.ln_f, self.lm_head)
 
-    def ends(self) -> tuple[Module, Module]:
-        """The last norm and the head."""
-        return self.transformer.ln_f, self.lm_head
+    def embed(self, token_ids: Any, positions: Any) -> Any:
+        """Of tokens, normed."""
+        return self.transformer.word_embeddings_layernorm(self.transformer.word_embeddings(token_ids))
 
 
 model = Bloom

@@ -11,8 +11,9 @@ from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
 from ingot.models import rope
+from ingot.models.blocks import OutputHead, Parts
 from ingot.models.config import DecoderConfig, common
-from ingot.models.decoder import Body, FusedAttention, LanguageModel, norm, output_head
+from ingot.models.decoder import Body, Decoder, FusedAttention, norm
 from ingot.models.weights import Ignored, Naming
 from ingot.nn import Embedding, Linear, Module, ModuleList, PagedStep
 
@@ -119,25 +120,24 @@ class Layer(Module):
         return functional.add(x, self.mlp(self.post_attention_layernorm(x)))
 
 
-class ChatGlm(LanguageModel):
+class ChatGlm(Decoder):
     """The tree of modules that the checkpoints name."""
 
     def __init__(self, config: DecoderConfig, dtype: DType, tied: bool) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         table = Embedding(config.vocab_size, config.hidden_size, dtype)
         layers = ModuleList(Layer(config, i, dtype) for i in range(config.num_layers))
         self.transformer = Body(
             embedding=Body(word_embeddings=table),
             encoder=Body(layers=layers, final_layernorm=norm(config, dtype)),
-            output_layer=output_head(config, dtype, table if tied else None),
+            output_layer=OutputHead(config, dtype, table if tied else None),
         )
 
-    def parts(self) -> tuple[Module, ModuleList, Module, Module]:
+    def parts(self) -> Parts:
         """By their names."""
         body = self.transformer
         encoder = body.encoder
-        return body.embedding.word_embeddings, encoder.layers, encoder.final_layernorm, body.output_layer
+        return Parts(body.embedding.word_embeddings, encoder.layers, encoder.final_layernorm, body.output_layer)
 
 
 model = ChatGlm

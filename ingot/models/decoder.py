@@ -16,7 +16,7 @@ from ingot.dims import Dim
 from ingot.dtypes import DType
 from ingot.ir import Network, Spec
 from ingot.ir.interpret import bind
-from ingot.models.blocks import CALLS, Heads, angles, results
+from ingot.models.blocks import CALLS, Heads, LanguageModel, OutputHead, Parts, angles
 from ingot.models.config import DecoderConfig, LanguageConfig
 from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm
 
@@ -28,11 +28,6 @@ MAX_STEP_TOKENS = 8192
 def norm(config: DecoderConfig, dtype: DType, width: int | None = None) -> RmsNorm:
     """A norm of this model, of the hidden size unless another is given."""
     return RmsNorm(width or config.hidden_size, config.norm_eps, dtype=dtype, shift=config.norm_shift)
-
-
-def capped(x: Any, cap: float | None) -> Any:
-    """cap · tanh(x / cap), which stays below the cap; None: x as it is."""
-    return x if cap is None else functional.mul(functional.tanh(functional.mul(x, 1.0 / cap)), cap)
 
 
 def attention(config: DecoderConfig, index: int, dtype: DType) -> Attention:
@@ -124,36 +119,28 @@ class DecoderLayer(Module):
         return functional.add(x, self.mlp(self.post_attention_layernorm(x)))
 
 
-class LanguageModel(Module):
-    """What all these models do with a step, whatever their tensors are called; a subclass makes the modules.
-
-    Logits are float32, straight from the accumulator.
-    """
+class Decoder(LanguageModel):
+    """A Llama-like decoder, whatever its tensors are called."""
 
     config: DecoderConfig
 
-    def parts(self) -> tuple[Module, ModuleList, Module, Module | None]:
-        """The embedding table, the layers, the norm behind them, and the head if there is one."""
-        raise NotImplementedError
+    def embed(self, token_ids: Any, positions: Any) -> Any:
+        """Of tokens, scaled."""
+        x, scale = super().embed(token_ids, positions), self.config.embedding_scale
+        if scale == 1.0:
+            return x
+        # In the model's dtype, as in training: 55.5 for sqrt(3072) in bfloat16.
+        return functional.mul(x, float(np.asarray(scale).astype(x.dtype.numpy)))
 
-    def forward(
-        self, token_ids: Any, positions: Any, query_start: Any, context_len: Any, block_table: Any, slot: Any,
-        logit_rows: Any, hidden_rows: Any, long_rope: Any = None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """One step; see input_specs and blocks.results. A row of −1 gives zeros."""
-        config = self.config
-        table, layers, last_norm, head = self.parts()
-        paging = (query_start, context_len, block_table, slot)
-        step = windowed = PagedStep(*angles(config.rope, positions, long_rope), *paging)
-        if config.local_rope is not None:
-            windowed = PagedStep(*angles(config.local_rope, positions), *paging)
-        x = table(token_ids)
-        if config.embedding_scale != 1.0:  # in the model's dtype, as in training: 55.5 for sqrt(3072) in bfloat16
-            x = functional.mul(x, float(np.asarray(config.embedding_scale).astype(x.dtype.numpy)))
-        for layer, window in zip(layers, config.windows, strict=True):
+    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
+        """Embeddings through the layers; those with a window may have a rotary embedding of their own."""
+        windowed, local = step, self.config.local_rope
+        if local is not None:
+            windowed = PagedStep(*angles(local, positions), *step[2:])
+        x = self.embed(token_ids, positions)
+        for layer, window in zip(self.parts().layers, self.config.windows, strict=True):
             x = layer(x, step if window is None else windowed)
-        logits = None if head is None else lambda rows: capped(head(rows), config.logit_cap)
-        return results(x, logit_rows, hidden_rows, last_norm, logits)
+        return x
 
 
 class Names(NamedTuple):
@@ -178,7 +165,7 @@ class Body(Module):
             setattr(self, name, part)
 
 
-class CausalLM(LanguageModel):
+class CausalLM(Decoder):
     """A decoder with a head.
 
     Args:
@@ -193,26 +180,21 @@ class CausalLM(LanguageModel):
         self, config: DecoderConfig, dtype: DType, tied: bool,
         layer: Callable[[Any, int, DType], Module] = DecoderLayer, names: Names = LLAMA,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.config, self.names = config, names
+        super().__init__(config)
+        self.names = names
         table = Embedding(config.vocab_size, config.hidden_size, dtype)
         layers = ModuleList(layer(config, i, dtype) for i in range(config.num_layers))
         setattr(self, names.body, Body(**{names.table: table, names.layers: layers, names.norm: norm(config, dtype)}))
-        setattr(self, names.head, None if config.headless else output_head(config, dtype, table if tied else None))
+        head = None
+        if not config.headless:
+            head = OutputHead(config, dtype, table if tied else None, cap=config.logit_cap)
+        setattr(self, names.head, head)
 
-    def parts(self) -> tuple[Module, ModuleList, Module, Module | None]:
+    def parts(self) -> Parts:
         """By their names."""
         names, body = self.names, getattr(self, self.names.body)
-        inner = (getattr(body, name) for name in (names.table, names.layers, names.norm))
-        return *inner, getattr(self, names.head)
-
-
-def output_head(config: DecoderConfig, dtype: DType, tied_to: Embedding | None) -> Linear:
-    """The product that gives logits, its weight the embedding table where they are tied."""
-    head = Linear(config.hidden_size, config.vocab_size, False, dtype, output_dtype="float32")
-    if tied_to is not None:
-        head.weight = tied_to.weight
-    return head
+        table, layers, last = (getattr(body, name) for name in (names.table, names.layers, names.norm))
+        return Parts(table, layers, last, getattr(self, names.head))
 
 
 def input_specs(config: LanguageConfig) -> dict[str, Spec]:

@@ -19,7 +19,7 @@ from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
 from ingot.ir import StateSpec
 from ingot.models import rope
-from ingot.models.blocks import GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.models.blocks import GptConfig, Heads, LanguageModel, OutputHead, Parts, sizes
 from ingot.models.gpt_neox import Mlp
 from ingot.models.weights import ROTARY, Naming
 from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep, State
@@ -185,24 +185,23 @@ class Falcon(LanguageModel):
     """The whole model."""
 
     def __init__(self, config: Config, dtype: DType, tied: bool) -> None:
-        super().__init__(config.rope)
-        self.config, self.dtype = config, dtype
+        super().__init__(config)
+        self.dtype = dtype
         self.transformer = Transformer(config, dtype)
-        self.lm_head = OutputHead(config, dtype)
-        if tied:
-            self.lm_head.weight = self.transformer.word_embeddings.weight
+        self.lm_head = OutputHead(config, dtype, self.transformer.word_embeddings if tied else None)
+
+    def parts(self) -> Parts:
+        """By their names."""
+        body = self.transformer
+        return Parts(body.word_embeddings, body.h, body.ln_f, self.lm_head)
 
     def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Embeddings through the layers."""
-        x = self.transformer.word_embeddings(token_ids)
+        """Embeddings through the layers; with ALiBi, all of these take the same biases."""
+        x = self.embed(token_ids, positions)
         biases = _biases(self.config, positions, self.dtype) if self.config.alibi else ()
         for layer in self.transformer.h:
             x = layer(x, step, *biases)
         return x
-
-    def ends(self) -> tuple[Module, Module]:
-        """The last norm and the head."""
-        return self.transformer.ln_f, self.lm_head
 
 
 model = Falcon

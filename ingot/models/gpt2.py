@@ -8,7 +8,7 @@ from typing import Any
 from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.models.blocks import CALLS, Conv1D, GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.models.blocks import CALLS, Conv1D, GptConfig, Heads, LanguageModel, OutputHead, Parts, sizes
 from ingot.models.weights import Ignored, Naming
 from ingot.nn import Embedding, LayerNorm, Module, ModuleList, PagedStep
 
@@ -96,22 +96,18 @@ class Gpt2(LanguageModel):
     """The whole model; `layer` makes what StarCoder does differently."""
 
     def __init__(self, config: GptConfig, dtype: DType, tied: bool, layer: MakeLayer = _layer) -> None:
-        super().__init__()
+        super().__init__(config)
         self.transformer = Transformer(config, dtype, layer)
-        self.lm_head = OutputHead(config, dtype)
-        if tied:
-            self.lm_head.weight = self.transformer.wte.weight
+        self.lm_head = OutputHead(config, dtype, self.transformer.wte if tied else None)
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Embeddings of tokens and positions, through the layers."""
-        x = functional.add(self.transformer.wte(token_ids), self.transformer.wpe(positions))
-        for layer in self.transformer.h:
-            x = layer(x, step)
-        return x
+    def parts(self) -> Parts:
+        """By their names."""
+        body = self.transformer
+        return Parts(body.wte, body.h, body.ln_f, self.lm_head)
 
-    def ends(self) -> tuple[Module, Module]:
-        """The last norm and the head."""
-        return self.transformer.ln_f, self.lm_head
+    def embed(self, token_ids: Any, positions: Any) -> Any:
+        """Of tokens and positions."""
+        return functional.add(self.transformer.wte(token_ids), self.transformer.wpe(positions))
 
 
 model = Gpt2

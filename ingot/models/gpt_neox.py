@@ -9,7 +9,7 @@ from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
 from ingot.models import rope
-from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, Parts, sizes
 from ingot.models.weights import ROTARY, Ignored, Naming
 from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep
 
@@ -104,22 +104,14 @@ class GptNeoX(LanguageModel):
     """The whole model."""
 
     def __init__(self, config: Config, dtype: DType, tied: bool) -> None:
-        super().__init__(config.rope)
+        super().__init__(config)
         self.gpt_neox = Body(config, dtype)
-        self.embed_out = OutputHead(config, dtype)
-        if tied:
-            self.embed_out.weight = self.gpt_neox.embed_in.weight
+        self.embed_out = OutputHead(config, dtype, self.gpt_neox.embed_in if tied else None)
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Embeddings through the layers."""
-        x = self.gpt_neox.embed_in(token_ids)
-        for layer in self.gpt_neox.layers:
-            x = layer(x, step)
-        return x
-
-    def ends(self) -> tuple[Module, Module]:
-        """The last norm and the head."""
-        return self.gpt_neox.final_layer_norm, self.embed_out
+    def parts(self) -> Parts:
+        """By their names."""
+        body = self.gpt_neox
+        return Parts(body.embed_in, body.layers, body.final_layer_norm, self.embed_out)
 
 
 model = GptNeoX

@@ -8,7 +8,7 @@ from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
 from ingot.models import rope
-from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, Parts, sizes
 from ingot.models.gpt2 import MASKS
 from ingot.models.weights import Ignored, Naming
 from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep
@@ -92,22 +92,14 @@ class GptJ(LanguageModel):
     """The whole model; its head has a bias."""
 
     def __init__(self, config: GptConfig, dtype: DType, tied: bool) -> None:
-        super().__init__(config.rope)
+        super().__init__(config)
         self.transformer = Transformer(config, dtype)
-        self.lm_head = OutputHead(config, dtype, bias=True)
-        if tied:
-            self.lm_head.weight = self.transformer.wte.weight
+        self.lm_head = OutputHead(config, dtype, self.transformer.wte if tied else None, bias=True)
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Embeddings through the layers."""
-        x = self.transformer.wte(token_ids)
-        for layer in self.transformer.h:
-            x = layer(x, step)
-        return x
-
-    def ends(self) -> tuple[Module, Module]:
-        """The last norm and the head."""
-        return self.transformer.ln_f, self.lm_head
+    def parts(self) -> Parts:
+        """By their names."""
+        body = self.transformer
+        return Parts(body.wte, body.h, body.ln_f, self.lm_head)
 
 
 model = GptJ

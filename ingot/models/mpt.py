@@ -9,7 +9,7 @@ from typing import Any
 from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, Parts, sizes
 from ingot.models.weights import Naming
 from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep
 
@@ -125,22 +125,14 @@ class Mpt(LanguageModel):
     """The whole model."""
 
     def __init__(self, config: Config, dtype: DType, tied: bool) -> None:
-        super().__init__()
+        super().__init__(config)
         self.transformer = Transformer(config, dtype)
-        self.lm_head = OutputHead(config, dtype)
-        if tied:
-            self.lm_head.weight = self.transformer.wte.weight
+        self.lm_head = OutputHead(config, dtype, self.transformer.wte if tied else None)
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Embeddings through the blocks."""
-        x = self.transformer.wte(token_ids)
-        for block in self.transformer.blocks:
-            x = block(x, step)
-        return x
-
-    def ends(self) -> tuple[Module, Module]:
-        """The last norm and the head."""
-        return self.transformer.norm_f, self.lm_head
+    def parts(self) -> Parts:
+        """By their names."""
+        body = self.transformer
+        return Parts(body.wte, body.blocks, body.norm_f, self.lm_head)
 
 
 model = Mpt

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, Parts, sizes
 from ingot.models.weights import Naming
 from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep
 
@@ -116,27 +115,25 @@ class Opt(LanguageModel):
     """The whole model."""
 
     def __init__(self, config: Config, dtype: DType, tied: bool) -> None:
-        super().__init__()
+        super().__init__(config)
         self.model = Body(config, dtype)
-        self.lm_head = OutputHead(config, dtype, width=config.embedding_size)
-        if tied:
-            self.lm_head.weight = self.model.decoder.embed_tokens.weight
+        table = self.model.decoder.embed_tokens
+        self.lm_head = OutputHead(config, dtype, table if tied else None, width=config.embedding_size)
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Embeddings of tokens and positions, through the layers."""
+    def parts(self) -> Parts:
+        """By their names."""
+        stack = self.model.decoder
+        return Parts(stack.embed_tokens, stack.layers, self._last, self.lm_head)
+
+    def embed(self, token_ids: Any, positions: Any) -> Any:
+        """Of tokens and positions."""
         stack = self.model.decoder
         x = stack.embed_tokens(token_ids)
         x = x if stack.project_in is None else stack.project_in(x)
-        x = functional.add(x, stack.embed_positions(functional.add(positions, FIRST_POSITION)))
-        for layer in stack.layers:
-            x = layer(x, step)
-        return x
-
-    def ends(self) -> tuple[Callable[[Any], Any], Module]:
-        """The last norm and the way back to the embedding's size, where there are such, and the head."""
-        return self._last, self.lm_head
+        return functional.add(x, stack.embed_positions(functional.add(positions, FIRST_POSITION)))
 
     def _last(self, rows: Any) -> Any:
+        """The last norm and the way back to the embedding's size, where there are such."""
         stack = self.model.decoder
         rows = rows if stack.final_layer_norm is None else stack.final_layer_norm(rows)
         return rows if stack.project_out is None else stack.project_out(rows)

@@ -9,7 +9,7 @@ from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
 from ingot.models import rope
-from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.models.blocks import CALLS, GptConfig, Heads, LanguageModel, OutputHead, Parts, sizes
 from ingot.models.weights import DECODER
 from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep
 
@@ -95,22 +95,14 @@ class Phi(LanguageModel):
     """The whole model; its head has a bias."""
 
     def __init__(self, config: GptConfig, dtype: DType, tied: bool) -> None:
-        super().__init__(config.rope)
+        super().__init__(config)
         self.model = Body(config, dtype)
-        self.lm_head = OutputHead(config, dtype, bias=True)
-        if tied:
-            self.lm_head.weight = self.model.embed_tokens.weight
+        self.lm_head = OutputHead(config, dtype, self.model.embed_tokens if tied else None, bias=True)
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Embeddings through the layers."""
-        x = self.model.embed_tokens(token_ids)
-        for layer in self.model.layers:
-            x = layer(x, step)
-        return x
-
-    def ends(self) -> tuple[Module, Module]:
-        """The last norm and the head."""
-        return self.model.final_layernorm, self.lm_head
+    def parts(self) -> Parts:
+        """By their names."""
+        body = self.model
+        return Parts(body.embed_tokens, body.layers, body.final_layernorm, self.lm_head)
 
 
 model = Phi

@@ -7,7 +7,7 @@ from typing import Any
 from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.models.blocks import CALLS, LanguageModel, OutputHead
+from ingot.models.blocks import CALLS, LanguageModel, OutputHead, Parts
 from ingot.models.config import DecoderConfig, common
 from ingot.models.rope import MAX_POSITIONS
 from ingot.models.weights import DECODER
@@ -74,22 +74,14 @@ class Starcoder2(LanguageModel):
     """The whole model."""
 
     def __init__(self, config: DecoderConfig, dtype: DType, tied: bool) -> None:
-        super().__init__(config.rope)
+        super().__init__(config)
         self.model = Body(config, dtype)
-        self.lm_head = OutputHead(config, dtype)
-        if tied:
-            self.lm_head.weight = self.model.embed_tokens.weight
+        self.lm_head = OutputHead(config, dtype, self.model.embed_tokens if tied else None)
 
-    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
-        """Embeddings through the layers."""
-        x = self.model.embed_tokens(token_ids)
-        for layer in self.model.layers:
-            x = layer(x, step)
-        return x
-
-    def ends(self) -> tuple[Module, Module]:
-        """The last norm and the head."""
-        return self.model.norm, self.lm_head
+    def parts(self) -> Parts:
+        """By their names."""
+        body = self.model
+        return Parts(body.embed_tokens, body.layers, body.norm, self.lm_head)
 
 
 model = Starcoder2
