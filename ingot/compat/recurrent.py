@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,6 +90,70 @@ def mamba_conv1d(
 # ---------------------------------------------------------------------------------------------- Mamba's scans
 
 
+class _Scan(NamedTuple):
+    """The sizes of a selective_scan, and how its operands become ours."""
+
+    dim: int
+    dstate: int
+    dt_rank: int
+    nheads: int
+    ngroups: int
+
+    @property
+    def both(self) -> int:
+        """The numbers of B and C of a token."""
+        return 2 * self.ngroups * self.dstate
+
+    def of_mamba1(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """The operands as ours: channel by channel."""
+        dim, dstate, both = self.dim, self.dstate, self.both
+        before = tensors["both"].shape[-1] - both
+        if before not in (0, self.dt_rank) or tensors["x"].shape[-1] != dim:
+            raise refused(
+                f"selective_scan with BC of {before + both} and input of {tensors['x'].shape[-1]} channels",
+                f"2 · dstate = {both} of them, with dt_rank = {self.dt_rank} before; and dim = {dim}",
+            )
+        _shaped("selective_scan", tensors["state"], (dstate, dim), f"[B, {dstate}, {dim}]")
+        return tensors | {
+            "both": _part(tensors["both"], before, both), "decay": f.transpose(tensors["decay"], 0, 1),
+            "state": f.permute(tensors["state"], (0, 2, 1)),
+        }  # fmt: skip
+
+    def of_mamba2(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """The operands as ours: what heads share is repeated for their channels."""
+        dim, dstate, both, nheads = self.dim, self.dstate, self.both, self.nheads
+        each, front, whole = dim // nheads, 2 * dim + both, 2 * dim + both + nheads
+        known = {"x": (0, dim, dim + both), "z": (0, dim, whole), "delta": (front, nheads, whole),
+                 "both": (dim, both, dim + both)}  # fmt: skip
+        for name, (start, width, least) in known.items():
+            x = tensors[name]
+            if x is None:
+                continue
+            if x.shape[-1] != width and not (x.shape[-1] >= least if name in ("z", "delta") else x.shape[-1] == least):
+                raise refused(f"selective_scan with {name} of {x.shape[-1]} channels", f"{width}, or {least} with more")
+            tensors[name] = _part(x, start if x.shape[-1] != width else 0, width)
+        _shaped("selective_scan", tensors["state"], (nheads, dstate, each), f"[B, {nheads}, {dstate}, {each}]")
+
+        def repeated(x: Any) -> Any:
+            return None if x is None else f.repeat_interleave(x, each, len(x.shape) - 1)
+
+        decay = f.expand(column(repeated(tensors["decay"])), (dim, dstate))
+        state = f.permute(tensors["state"], (0, 1, 3, 2))
+        return tensors | {
+            "delta": repeated(tensors["delta"]), "bias": repeated(tensors["bias"]), "decay": decay,
+            "skip": repeated(tensors["skip"]), "state": f.view(state, (state.shape[0], dim, dstate), False),
+        }  # fmt: skip
+
+    def state_of_mamba1(self, state: Any) -> Any:
+        """Our state as Mamba1's."""
+        return f.permute(state, (0, 2, 1))
+
+    def state_of_mamba2(self, state: Any) -> Any:
+        """Our state as Mamba2's: by head."""
+        by_head = f.view(state, (state.shape[0], self.nheads, self.dim // self.nheads, self.dstate), False)
+        return f.permute(by_head, (0, 1, 3, 2))
+
+
 @called("selective_scan")
 def selective_scan(
     input: Any, state_or_ptr: Any, delta: Any, delta_bias: Any, A: Any, BC: Any, D: Any,  # noqa: N803
@@ -125,49 +189,12 @@ def selective_scan(
     if heads and (nheads < 1 or ngroups < 1 or dim % nheads or nheads % ngroups):
         raise refused(f"selective_scan of {dim} channels, {nheads} heads and {ngroups} groups", "give divisors")
     _states("selective_scan", state_or_ptr, slot_mapping)
-    packed, both, each = is_packed(), 2 * ngroups * dstate, dim // nheads
-
-    def of_mamba1(tensors: dict[str, Any]) -> dict[str, Any]:
-        """The operands as ours: channel by channel."""
-        before = tensors["both"].shape[-1] - both
-        if before not in (0, dt_rank) or tensors["x"].shape[-1] != dim:
-            raise refused(
-                f"selective_scan with BC of {before + both} and input of {tensors['x'].shape[-1]} channels",
-                f"2 · dstate = {both} of them, with dt_rank = {dt_rank} before; and dim = {dim}",
-            )
-        _shaped("selective_scan", tensors["state"], (dstate, dim), f"[B, {dstate}, {dim}]")
-        return tensors | {
-            "both": _part(tensors["both"], before, both), "decay": f.transpose(tensors["decay"], 0, 1),
-            "state": f.permute(tensors["state"], (0, 2, 1)),
-        }  # fmt: skip
-
-    def of_mamba2(tensors: dict[str, Any]) -> dict[str, Any]:
-        """The operands as ours: what heads share is repeated for their channels."""
-        front, whole = 2 * dim + both, 2 * dim + both + nheads
-        known = {"x": (0, dim, dim + both), "z": (0, dim, whole), "delta": (front, nheads, whole),
-                 "both": (dim, both, dim + both)}  # fmt: skip
-        for name, (start, width, least) in known.items():
-            x = tensors[name]
-            if x is None:
-                continue
-            if x.shape[-1] != width and not (x.shape[-1] >= least if name in ("z", "delta") else x.shape[-1] == least):
-                raise refused(f"selective_scan with {name} of {x.shape[-1]} channels", f"{width}, or {least} with more")
-            tensors[name] = _part(x, start if x.shape[-1] != width else 0, width)
-        _shaped("selective_scan", tensors["state"], (nheads, dstate, each), f"[B, {nheads}, {dstate}, {each}]")
-
-        def repeated(x: Any) -> Any:
-            return None if x is None else f.repeat_interleave(x, each, len(x.shape) - 1)
-
-        decay = f.expand(column(repeated(tensors["decay"])), (dim, dstate))
-        state = f.permute(tensors["state"], (0, 1, 3, 2))
-        return tensors | {
-            "delta": repeated(tensors["delta"]), "bias": repeated(tensors["bias"]), "decay": decay,
-            "skip": repeated(tensors["skip"]), "state": f.view(state, (state.shape[0], dim, dstate), False),
-        }  # fmt: skip
+    packed, scan = is_packed(), _Scan(dim, dstate, dt_rank, nheads, ngroups)
+    ours, theirs = (scan.of_mamba2, scan.state_of_mamba2) if heads else (scan.of_mamba1, scan.state_of_mamba1)
 
     def call(types: Any, last: Any, **tensors: Any) -> tuple[Any, Any]:
         kind, kept = tensors["x"].dtype, tensors["state"].dtype
-        given = (of_mamba2 if heads else of_mamba1)(tensors)
+        given = ours(tensors)
         step = Step(given["x"], packed, types, last)
         x, both_of = (_wide(step.apart(given[name])) for name in ("x", "both"))
         shared = f.view(both_of, (*both_of.shape[:2], 2, ngroups, dstate), False)
@@ -180,11 +207,7 @@ def selective_scan(
         first = step.before(given["state"], dtypes.float32)
         y, after = F.selective_scan(x, delta, _wide(given["decay"]), into, out_of, skip, first)
         y = y if given["z"] is None else f.mul(y, f.silu(_wide(step.apart(given["z"]))))
-        if heads:
-            after = f.permute(f.view(after, (after.shape[0], nheads, each, dstate), False), (0, 1, 3, 2))
-        else:
-            after = f.permute(after, (0, 2, 1))
-        return step.together(y, kind), f.cast(after, kept)
+        return step.together(y, kind), f.cast(theirs(after), kept)
 
     given = {
         "x": input, "state": state_or_ptr, "delta": delta, "bias": delta_bias, "decay": A, "both": BC, "skip": D,

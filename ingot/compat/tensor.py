@@ -52,7 +52,23 @@ class Dims(tuple[int, ...]):
         return product
 
 
-class ITensor:
+class _Named:
+    """What shows a value of a network, under the name that the network has for it."""
+
+    network: Any
+    value: Value
+
+    @property
+    def name(self) -> str:
+        """How it is called; as an input or output, by whoever runs the engine."""
+        return self.network.name_of(self.value)  # type: ignore[no-any-return]
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.network.rename(self.value, name)
+
+
+class ITensor(_Named):
     """tensorrt.ITensor: one tensor of a network."""
 
     def __init__(self, network: Any, value: Value) -> None:
@@ -63,15 +79,6 @@ class ITensor:
 
     def __hash__(self) -> int:
         return id(self.value)
-
-    @property
-    def name(self) -> str:
-        """How it is called; as an input or output, by whoever runs the engine."""
-        return self.network.name_of(self.value)  # type: ignore[no-any-return]
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self.network.rename(self.value, name)
 
     @property
     def shape(self) -> Dims:
@@ -135,7 +142,7 @@ class ITensor:
         return f"ITensor({self.name}: {self.dtype.name}{list(self.shape)})"
 
 
-class Tensor:
+class Tensor(_Named):
     """tensorrt_llm.Tensor: an input when it is made by name, else what a function gave.
 
     Args:
@@ -148,9 +155,6 @@ class Tensor:
     Raises:
         DimError: one name with two ranges. OpError: no name or shape.
     """
-
-    network: Any
-    value: Value
 
     def __init__(
         self,
@@ -186,15 +190,6 @@ class Tensor:
         return made
 
     # -------------------------------------------------------------------------------------------- what is known
-    @property
-    def name(self) -> str:
-        """How it is called; as an input or output, by whoever runs the engine."""
-        return self.network.name_of(self.value)  # type: ignore[no-any-return]
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self.network.rename(self.value, name)
-
     @property
     def dtype(self) -> DataType:
         """Its element type, a tensorrt.DataType."""

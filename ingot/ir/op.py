@@ -28,10 +28,9 @@ from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir import versions
 from ingot.ir.attribute import AttributeRefused, Hole, Kind, accept, add_kind, from_json, same
-from ingot.ir.spec import Spec, StateSpec
+from ingot.ir.spec import StateSpec
 
 Array = np.ndarray[Any, Any]
-AnySpec = Spec | StateSpec
 
 
 class Case(NamedTuple):

@@ -46,10 +46,6 @@ def i8(*shape: Any) -> Spec:
     return Spec(shape, dtypes.int8)
 
 
-def i4(*shape: Any) -> Spec:
-    return Spec(shape, dtypes.int4)
-
-
 def u8(*shape: Any) -> Spec:
     return Spec(shape, dtypes.uint8)
 

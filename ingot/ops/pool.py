@@ -40,6 +40,7 @@ from ingot.ops.spatial import (
     known_sizes,
     padded,
     require_entries,
+    require_result_sizes,
     require_sizes,
     shape_of,
     sizes_of,
@@ -400,9 +401,7 @@ class AdaptivePool(Op):
         require_float(x=x)
         batch, sizes, channels = sizes_of(x, self.channels_last)
         require(self.kind in ("average", "greatest"), f"kind must be average or greatest, not {self.kind!r}")
-        require(len(self.sizes) == len(sizes),
-                f"sizes needs one entry for each of the {len(sizes)} spatial dimensions, got {list(self.sizes)}")
-        require(all(dims.bounds(n)[1] >= 1 for n in self.sizes), f"sizes must be at least 1, got {list(self.sizes)}")
+        require_result_sizes(self.sizes, len(sizes))
         return Spec(shape_of(batch, self.sizes, channels, self.channels_last), x.dtype)
 
     def working(self, x: Spec) -> int:

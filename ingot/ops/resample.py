@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import dims, dtypes
+from ingot import dtypes
 from ingot.ir import Case, Op, Spec, op, require
 from ingot.ir.spec import Shape
 from ingot.ops.common import (
@@ -27,7 +27,7 @@ from ingot.ops.common import (
     torch_wide,
     widen,
 )
-from ingot.ops.spatial import as_given, channels_first, shape_of, sizes_of, working_padded
+from ingot.ops.spatial import as_given, channels_first, require_result_sizes, shape_of, sizes_of, working_padded
 
 MODES = ("nearest", "nearest_exact", "linear", "cubic")
 BEYOND = ("zeros", "border", "reflection")
@@ -110,9 +110,7 @@ class Resize(Op):
         batch, sizes, channels = sizes_of(x, self.channels_last)
         require(self.mode in MODES, f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
         require(self.mode != "cubic" or len(sizes) == 2, "cubic takes two spatial dimensions")
-        require(len(self.sizes) == len(sizes),
-                f"sizes needs one entry for each of the {len(sizes)} spatial dimensions, got {list(self.sizes)}")
-        require(all(dims.bounds(n)[1] >= 1 for n in self.sizes), f"sizes must be at least 1, got {list(self.sizes)}")
+        require_result_sizes(self.sizes, len(sizes))
         return Spec(shape_of(batch, self.sizes, channels, self.channels_last), x.dtype)
 
     def working(self, x: Spec) -> int:

@@ -56,6 +56,13 @@ def shape_of(batch: Dimension, sizes: Sequence[Dimension], channels: Dimension, 
     return (batch, *sizes, channels) if channels_last else (batch, channels, *sizes)
 
 
+def require_result_sizes(sizes: Shape, rank: int) -> None:
+    """Sizes that an op's attribute gives its result: one per spatial dimension, none below 1."""
+    require(len(sizes) == rank,
+            f"sizes needs one entry for each of the {rank} spatial dimensions, got {list(sizes)}")
+    require(all(dims.bounds(n)[1] >= 1 for n in sizes), f"sizes must be at least 1, got {list(sizes)}")
+
+
 MAX_ENTRY = 2**31 - 1  # of a stride, padding, …: their sums and products stay far inside 64 bits
 
 

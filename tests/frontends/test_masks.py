@@ -27,7 +27,6 @@ from ingot.passes.masks import shows
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning:torch")  # torch of itself
 Tensor = torch.Tensor
-Hides = Callable[[Tensor], Tensor]
 
 
 class Attention(nn.Module):

@@ -16,12 +16,12 @@ from ingot.errors import CheckpointError, DimError, DTypeError, OpError, Unsuppo
 from ingot.frontends.narrow import Narrow, carried, carried_spec
 from ingot.frontends.onnx import ops  # noqa: F401  fills the table
 from ingot.frontends.onnx.agreement import agreeing
-from ingot.frontends.onnx.inputs import TENSOR, Given, Inputs, marked
+from ingot.frontends.onnx.inputs import Given, Inputs, marked
 from ingot.frontends.onnx.model import MAX_NODES, Model
+from ingot.frontends.onnx.outputs import Outputs
 from ingot.frontends.onnx.regex import Work
 from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
 from ingot.frontends.onnx.tables import tables
-from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.onnx.text import Text, is_text, table_of
 from ingot.frontends.recording import Done, Faults, Imported, Recorder, Remark, Renamed, checked
 from ingot.frontends.table import NO_SUCH_OP, Unsupported, carried_out
@@ -157,8 +157,7 @@ class _Importer:
         self.remarks: list[Remark] = []
         self.origin: dict[Value, Value] = {}  # a body's input → what it captures
         self.inputs = Inputs(self.name, self.network, given, self.faults)
-        self.narrow: dict[str, DType] = {}  # of outputs
-        self.text: set[str] = set()  # outputs
+        self.outputs = Outputs(self.network, self.faults)
         self.tables = tables(model)
         self.checked: dict[Network, tuple[int, set[Dimension]]] = {}  # how many nodes were looked at, and sizes of 1
         self.outermost: dict[str, Any] = {}
@@ -173,7 +172,8 @@ class _Importer:
         self.wanted |= self.inputs.wanted
         self.notes += self.inputs.notes
         self._nodes(scope, graph)
-        outputs = self._outputs(scope, graph)
+        self._outputs(scope, graph)
+        self.notes += self.outputs.notes
         try:
             self.faults.report(self.name)
         except UnsupportedError as e:
@@ -194,12 +194,13 @@ class _Importer:
         weights = Widened(_Carried(Renamed(self.model.weights, names)), computed)
         remarks = tuple(self.remarks)
         imported = Imported(self.network, weights, self.notes, placeholders, kept, frozenset(), {}, remarks)
-        return Built(imported, outputs, self.inputs.names, self.narrow, frozenset(self.text | self.inputs.text))
+        text = frozenset(self.outputs.text | self.inputs.text)
+        return Built(imported, self.outputs.names, self.inputs.names, self.outputs.narrow, text)
 
     def error(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self.name}: {why}")
 
-    # -------------------------------------------------------------------------------------------------- inputs
+    # -------------------------------------------------------------------------------------- inputs and outputs
 
     def _inputs(self, scope: Scope, graph: Any) -> None:
         initializers = self.model.weights
@@ -213,6 +214,15 @@ class _Importer:
             if name in scope.values:
                 raise self.error(f"{name[:80]!r} is an input and an initializer")
             scope.values[name] = self._stored(name)
+
+    def _outputs(self, scope: Scope, graph: Any) -> None:
+        self.network.where = ""
+        for info in graph.output:
+            try:
+                value = self.lookup(scope, info.name)
+            except Unsupported:
+                continue
+            self.outputs.give(info.name, info.type, value)
 
     def _stored(self, name: str) -> Any:
         """The value of an initializer: a number, a short list of integers or a table is a constant, which ops see
@@ -537,45 +547,6 @@ class _Importer:
             self._define(scope, name, value)
         self._nodes(scope, graph)
         return [self.lookup(scope, info.name) for info in graph.output]
-
-    # ------------------------------------------------------------------------------------------------- outputs
-
-    def _outputs(self, scope: Scope, graph: Any) -> dict[str, Any]:
-        self.network.where = ""
-        found: dict[str, Any] = {}
-        for info in graph.output:
-            try:
-                value = self.lookup(scope, info.name)
-            except Unsupported:
-                continue
-            if isinstance(value, Sequence):
-                found[info.name] = [f"{info.name}.{i}" for i in range(len(value))]
-                for i, one in enumerate(value):
-                    self.network.output(f"{info.name}.{i}", one)
-            elif value is None:
-                found[info.name] = None
-                self.notes.append(f"{info.name} is absent and was left out")
-            else:
-                if isinstance(value, Text):
-                    self.text.add(info.name)
-                    self.notes.append(f"output {info.name} is text, given as code points in int32 [..., length]")
-                    self.network.output(info.name, value.value)
-                    found[info.name] = info.name
-                    continue
-                self._check_type(info, value)
-                if isinstance(value, Narrow):
-                    self.narrow[info.name] = value.dtype
-                    self.notes.append(f"output {info.name} is {value.dtype.name}, given as {value.value.dtype.name}")
-                    value = value.value
-                self.network.output(info.name, value)
-                found[info.name] = info.name
-        return found
-
-    def _check_type(self, info: Any, value: Value | Narrow) -> None:
-        stated = info.type.tensor_type.elem_type if info.type.WhichOneof("value") == TENSOR else 0
-        if stated and stated != value.dtype.onnx:
-            says = dtype_of(stated, "an output").name
-            self.faults.add("output", f"{info.name} is {value.dtype.name}, and the file says {says}", "")
 
 
 class _Carried(Mapping[str, Array]):
