@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -14,6 +14,9 @@ from ingot.errors import IngotError, MemoryLimitError, RequestError
 from ingot.llm.jobs import Drafter, Job, Result
 from ingot.llm.scheduler import Scheduler, Status, StepPlan
 from ingot.llm.step_times import StepTimes
+
+# Of the time of a step of decodes: for how long the first step after a pause waits for the next request, and for all.
+NEXT_REQUEST, ALL_REQUESTS = 0.1, 0.5
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,11 @@ class EngineLoop:
         self._times = StepTimes(scheduler.max_mixed_tokens, scheduler.max_step_tokens)
         self._under_way: deque[UnderWay] = deque()
         self._finished_at = 0.0  # the last step
-        self._inbox: SimpleQueue[tuple[str, Job | None]] = SimpleQueue()
+        self._inbox: SimpleQueue[tuple[str, Sequence[Job]]] = SimpleQueue()
         self._lock = threading.Lock()  # numbers go up in the order of the inbox; nothing enters it after "close"
-        self._submitted = 0
+        self._submitted = self._taken = 0  # jobs, ever
+        self._alone: int | None = None  # the last job of the message that ended a pause, until a step is finished
+        self._company = False  # whether others came so soon after the last such message
         self._steps = 0
         self._closed = False
         # A daemon, so that a program that forgets to close can end; the finaliser of LLM closes at exit.
@@ -98,19 +103,19 @@ class EngineLoop:
                 job.id = self._submitted
                 job.arrival = perf_counter()
                 self._submitted += 1
-                self._inbox.put(("add", job))
+            self._inbox.put(("add", jobs))
 
     def abort(self, job: Job) -> None:
         """Ends a job soon, if it has not ended yet; its blocks are free before its last wake-up."""
         if job.finish_reason is None and job.error is None:
-            self._inbox.put(("abort", job))
+            self._inbox.put(("abort", (job,)))
 
     def stats(self) -> Stats:
         """How busy it is, from any thread: every number is right, though not all of the same moment."""
         scheduler, cache = self._scheduler, self._scheduler.cache
         return Stats(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + self._inbox.qsize(),
+            waiting=len(scheduler.waiting) + max(0, self._submitted - self._taken),
             steps=self._steps,
             preemptions=scheduler.preemptions,
             blocks=cache.num_blocks,
@@ -125,7 +130,7 @@ class EngineLoop:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._inbox.put(("close", None))
+                self._inbox.put(("close", ()))
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -151,15 +156,47 @@ class EngineLoop:
 
     def _take_messages(self) -> bool:
         """Carries out what has arrived, waiting when there is nothing else to do. False once closed."""
-        while not ((self._scheduler or self._under_way) and self._inbox.empty()):
-            message, job = self._inbox.get()
-            if job is None:
+        while True:
+            if not (self._scheduler or self._under_way):
+                if not self._carry_out(*self._inbox.get()):
+                    return False
+                if self._scheduler and not self._gather():
+                    return False
+            elif self._inbox.empty():
+                return True
+            elif not self._carry_out(*self._inbox.get()):
                 return False
+
+    def _gather(self) -> bool:
+        """After a pause, carries out what comes together with its first message. False once closed.
+
+        Clients whose answers ended together ask again together, within milliseconds. With the first of them alone in a
+        step the others wait for it, and then their prompts are computed few tokens at a time beside its answer. So where
+        others came the last time before the first step was over, this one waits for them; who asks alone never does.
+        """
+        self._alone = self._taken - 1
+        step = self._times.longest_alone() if self._company else 0.0
+        now = perf_counter()
+        end = now + ALL_REQUESTS * step
+        while step and len(self._scheduler.waiting) < self._scheduler.max_running and now < end:
+            try:
+                message = self._inbox.get(timeout=min(end - now, NEXT_REQUEST * step))
+            except Empty:
+                break
+            if not self._carry_out(*message):
+                return False
+            now = perf_counter()
+        return True
+
+    def _carry_out(self, message: str, jobs: Sequence[Job]) -> bool:
+        """False for the message that ends the loop."""
+        for job in jobs:
             if message == "add":
+                self._taken += 1
                 self._scheduler.add(job)
             elif job.status is not Status.FINISHED:
                 self._end(job, "abort")
-        return True
+        return message != "close"
 
     def _propose(self, drafter: Drafter) -> dict[int, Sequence[int]]:
         """What the next step may check, by request."""
@@ -192,6 +229,8 @@ class EngineLoop:
         except Exception as e:
             self._fail([chunk.request for chunk in step.chunks], e)
             return
+        if self._alone is not None:
+            self._company, self._alone = self._submitted - 1 > self._alone, None
         now = perf_counter()
         seconds, self._finished_at = now - max(under_way.launched_at, self._finished_at), now
         self._times.took(step.tokens - step.prompt_tokens, step.prompt_tokens, seconds)
@@ -237,9 +276,7 @@ class EngineLoop:
         """Ends every job that has not ended, those still in the inbox included."""
         jobs = [*self._scheduler.running, *self._scheduler.waiting]
         while not self._inbox.empty():
-            _, job = self._inbox.get()
-            if job is not None and job not in jobs:
-                jobs.append(job)
+            jobs += [job for job in self._inbox.get()[1] if job not in jobs]
         for job in jobs:
             if job.finish_reason is None and job.error is None:
                 job.error = error

@@ -250,6 +250,66 @@ def test_all_jobs_of_a_submission_or_none() -> None:
     assert not loop._scheduler
 
 
+class Gated(Runner):
+    """Begins no step before it is told to, and notes which prompts each has."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.entered, self.go, self.begun = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def launch(self, step: StepPlan[Job]) -> Callable[[], Sequence[Result]]:
+        self.entered.release()
+        assert self.go.acquire(timeout=60)
+        self.begun.append([chunk.request.tokens[0] for chunk in step.chunks])
+        return super().launch(step)
+
+
+def test_who_came_together_once_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait is long enough here to be for ever; two are as many as run at once, and end it."""
+    loop = make(8, 8, 16, 2, Gated)
+    runner: Any = loop._runner
+    monkeypatch.setattr(loop._times, "longest_alone", lambda: 1e6)
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+
+    def one_step() -> None:
+        assert runner.entered.acquire(timeout=60)
+        runner.go.release()
+
+    def ended(count: int) -> None:
+        assert all(wakeups.get(timeout=60).finish_reason == "length" for _ in range(count))
+
+    loop.submit(job([1], 3, wakeups))
+    assert runner.entered.acquire(timeout=60)  # alone before, so its step begins at once
+    loop.submit(job([2], 2, wakeups))
+    runner.go.release()
+    one_step()
+    ended(2)
+    loop.submit(job([3], 2, wakeups))
+    while loop._taken < 3:
+        pass
+    loop.submit(job([4], 2, wakeups))
+    one_step()
+    ended(2)
+    loop.submit(job([5], 2, wakeups), job([6], 2, wakeups))  # together, and nobody behind them
+    one_step()
+    ended(2)
+    loop.submit(job([7], 2, wakeups))
+    one_step()
+    ended(1)
+    loop.close()
+    assert runner.begun == [[1], [1, 2], [3, 4], [5, 6], [7]]
+
+
+def test_closing_ends_the_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = make(8, 8, 16, 2)
+    monkeypatch.setattr(loop._times, "longest_alone", lambda: 1e6)
+    loop._company = True
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    loop.submit(job([1], 2, wakeups))
+    loop.close()
+    assert wakeups.get(timeout=60).finish_reason == "abort"
+
+
 def test_a_forked_child_is_told() -> None:
     loop = make(2, 8, 16, 4)
     read, write = os.pipe()

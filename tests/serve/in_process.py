@@ -75,7 +75,7 @@ def served(says: Callable[[Any], list[frames.FromEngine]] = one_word, key: bytes
             found.append(Served(app, engine, listener.getsockname()[1], server.server_state.connections))
             ready.set()
             await stop.wait()
-            server.should_exit = True
+            server.end()
             await serving
 
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
