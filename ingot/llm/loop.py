@@ -171,8 +171,9 @@ class EngineLoop:
         """After a pause, carries out what comes together with its first message. False once closed.
 
         Clients whose answers ended together ask again together, within milliseconds. With the first of them alone in a
-        step the others wait for it, and then their prompts are computed few tokens at a time beside its answer. So where
-        others came the last time before the first step was over, this one waits for them; who asks alone never does.
+        step the others wait for it, and then their prompts are computed few tokens at a time beside its answer. So
+        where others came the last time before the first step was over, this one waits for them; who asks alone never
+        does.
         """
         self._alone = self._taken - 1
         step = self._times.longest_alone() if self._company else 0.0

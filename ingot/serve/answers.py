@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
@@ -14,6 +15,7 @@ from ingot.serve.problem import Problem
 from ingot.serve.schema import Job
 
 DONE = b"data: [DONE]\n\n"
+_MARK = "\0"  # in the place of a text; the last one in a chunk, whatever the model is called
 encode = msgspec.json.Encoder().encode
 
 
@@ -45,6 +47,7 @@ class Reply:
         self._first = {request.id: i * job.n for i, request in enumerate(job.requests)}
         name = "chat.completion" if job.chat else "text_completion"
         name += ".chunk" if job.chat and job.stream else ""
+        self._around: dict[int, tuple[bytes, bytes]] = {}  # by choice, what stands around the text of a chunk
         self._head = {"id": self.id, "object": name, "created": int(time.time()), "model": job.model}
         self.left = len(self._answers)
         self.began = monotonic()
@@ -79,13 +82,22 @@ class Reply:
     def chunk(self, piece: frames.Piece) -> bytes:
         """A piece as an event of a stream."""
         index = self.take(piece)
+        if piece.end is None and piece.text and not self._job.logprobs and not self._job.usage_so_far:
+            if index not in self._around:
+                before, _, after = self._chunk(index, _MARK).rpartition(encode(_MARK))
+                self._around[index] = before, after
+            before, after = self._around[index]
+            return b"%b%b%b" % (before, encode(piece.text), after)
         reason = None if piece.end is None else piece.end.reason
-        logprobs = self._logprobs(index, piece.tokens) if self._job.logprobs else None
+        return self._chunk(index, piece.text, piece.tokens, reason)
+
+    def _chunk(self, index: int, text: str, tokens: Sequence[frames.Token] = (), reason: str | None = None) -> bytes:
+        logprobs = self._logprobs(index, tokens) if self._job.logprobs else None
         choice: dict[str, Any] = {"index": index}
         if self._job.chat:
-            choice["delta"] = {"content": piece.text} if piece.text or piece.tokens else {}
+            choice["delta"] = {"content": text} if text or tokens else {}
         else:
-            choice["text"] = piece.text
+            choice["text"] = text
         usage = self.usage() if self._job.usage_so_far else None
         return self._event([choice | {"logprobs": logprobs, "finish_reason": reason}], usage)
 
@@ -150,7 +162,7 @@ class Reply:
             body["usage"] = usage
         return b"data: " + encode(body) + b"\n\n"
 
-    def _logprobs(self, index: int, tokens: list[frames.Token]) -> dict[str, Any]:
+    def _logprobs(self, index: int, tokens: Sequence[frames.Token]) -> dict[str, Any]:
         if self._job.chat:
             return {"content": [{**_token(t.text, t.logprob), "top_logprobs": _tops(t)} for t in tokens]}
         answer = self._answers[index]

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingot.serve import frames, schema
 from ingot.serve.answers import Reply
+from ingot.serve.connection import AT_ONCE
 from ingot.serve.engine_process import ClientGone, EngineProcess, Ticket
 from ingot.serve.metrics import TYPE, Metrics
 from ingot.serve.openapi import description
@@ -400,8 +401,20 @@ class App:
                 return _gone()
             raise
 
-        async def events(send: Callable[[bytes], Awaitable[None]]) -> None:
+        async def events(send: Callable[[bytes], Awaitable[None]], wire: Wire | None) -> None:
+            def shown(piece: frames.Piece) -> bool:
+                if wire is None or not wire.flows():
+                    return False
+                try:
+                    data = reply.chunk(piece)
+                except Exception:  # a fault of ours, which this answer meets again below, and no other one
+                    return False
+                if data:
+                    wire.write(data)
+                return True
+
             pieces = first
+            ticket.at_once = shown
             try:
                 await send(reply.opening())
                 while True:
@@ -446,11 +459,21 @@ class App:
         )
 
 
+class Wire(Protocol):
+    """Where a part of an answer can be written without waiting."""
+
+    def flows(self) -> bool:
+        """Whether it can be now."""
+
+    def write(self, body: bytes) -> None:
+        """Writes it."""
+
+
 class _EventStream(Response):
-    """Server-sent events, written by a function that is given where to send them."""
+    """Server-sent events, written by a function that is given where to send them, and where to write them at once."""
 
     def __init__(
-        self, events: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]], id: str,
+        self, events: Callable[[Callable[[bytes], Awaitable[None]], Wire | None], Awaitable[None]], id: str,
         more: list[tuple[bytes, bytes]],
     ) -> None:  # fmt: skip
         self._events = events
@@ -467,7 +490,7 @@ class _EventStream(Response):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
 
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await self._events(write)
+        await self._events(write, scope.get("extensions", {}).get(AT_ONCE))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -24,6 +24,7 @@ REST_SECONDS = 2.0  # for a client to finish sending once it has its answer: clo
 MAX_REST = 16 << 20  # bytes that it may send meanwhile
 FRAMING = 16  # bytes around a chunk for each byte of its body, beyond MAX_HEADER
 MAX_CONNECTIONS = 800
+AT_ONCE = "ingot.at_once"  # the extension of a scope by which parts of an answer are written without waiting
 OTHER_FILES = 200  # that may be open beside connections, those included that have just been accepted
 
 
@@ -47,6 +48,15 @@ class _Cycle(RequestResponseCycle):
     """A request and its answer."""
 
     _unsized = False  # only the end of the connection tells where the answer ends
+
+    def flows(self) -> bool:
+        """Whether `write` may be called: the answer has begun, in chunks, and the client takes what it is sent."""
+        stopped = self.flow.write_paused or self.disconnected or self.response_complete or self.transport.is_closing()
+        return bool(self.response_started and self.chunked_encoding and not stopped)
+
+    def write(self, body: bytes) -> None:
+        """Sends more of the answer, at once: `send` would come to the same by way of everything that waits."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -218,6 +228,7 @@ class Connection(HttpToolsProtocol):
             expect_100_continue=self.expect_100_continue and version == "1.1",
             keep_alive=version == "1.1" and self.parser.should_keep_alive(), on_response=self.on_response_complete,
         )  # fmt: skip
+        self.scope["extensions"] = {AT_ONCE: cast(Any, self.cycle)}
         task = self.loop.create_task(self.cycle.run_asgi(self.app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)

@@ -44,6 +44,7 @@ class Ticket:
         self._problem: Problem | None = None
         self._cancelled = False
         self._waiter: asyncio.Future[None] | None = None
+        self.at_once: Callable[[frames.Piece], bool] | None = None  # shows a piece now, or says that it has to wait
 
     async def pieces(self) -> list[frames.Piece]:
         """What came since the last call, at least one piece. Raises Problem, or ClientGone."""
@@ -68,7 +69,10 @@ class Ticket:
         await self._waiter
 
     def push(self, piece: frames.Piece) -> None:
-        """A piece has come."""
+        """A piece has come. In the middle of an answer, with those before it gone, it need not wake anybody."""
+        waits = self._waiter is not None and not self._waiter.done()
+        if waits and self.at_once is not None and piece.end is None and self.at_once(piece):
+            return
         self._pieces.append(piece)
         if piece.end is not None:
             self.left -= 1

@@ -54,8 +54,8 @@ class Options:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn's, which looks ten times a second whether it should end; this one waits to be told. Each wake-up costs the
-    engine more than its own work: its workers wait for the one whose processor was taken."""
+    """uvicorn's, which looks ten times a second whether it should end; this one waits to be told. The engine needs the
+    processor, and all its workers wait for the one that is disturbed."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -367,6 +367,7 @@ def test_who_does_not_read_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -
             with pytest.raises(TimeoutError):
                 connection.sendall(b"x" * (64 << 20))
         until(lambda: None if server.connections else True)  # who leaves is noticed all the same
+        until(lambda: server.app.metrics.disconnects or None)
         assert server.app.metrics.disconnects == 1
 
 
