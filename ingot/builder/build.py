@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +20,7 @@ from ingot.builder import report as accuracy
 from ingot.builder.blame import blame
 from ingot.builder.compile import Beside, Borrowed, Compiled, compile_network, header_of, make_tensors
 from ingot.builder.layers import empty_cache
+from ingot.builder.phases import Phases
 from ingot.builder.summary import host_share, summary
 from ingot.engine.inputs import OTHER_SIZES, sizes_that_run
 from ingot.engine.session import Engine, load
@@ -46,14 +45,14 @@ from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
 from ingot.passes.weights import recipe_of
 from ingot.passes.widen import NARROW, widen, without_float64
-from ingot.progress import Asked, Progress, log, phase_line, told, watched
+from ingot.progress import Asked, log, phase_line, told, watched
 from ingot.words import KV_KEY, SAME, check_built, check_words, precision_word
 from ingot.written import write_whole
 
 Array = np.ndarray[Any, Any]
 Feeds = Callable[[Engine], Mapping[str, Array]]
-Calibrate = Callable[[Network, Mapping[str, Array], "Phases"], "Calibrated"]  # of a network and its weights
-Smooth = Callable[[models.LoadedModel, Network, "Phases"], "Smoothed"]
+Calibrate = Callable[[Network, Mapping[str, Array], Phases], "Calibrated"]  # of a network and its weights
+Smooth = Callable[[models.LoadedModel, Network, Phases], "Smoothed"]
 
 FILE = "file."
 BUILT = (".pt2", ".onnx")  # files of networks that have no adapters
@@ -71,32 +70,15 @@ class Debug:
     check: bool = False
 
 
-class Phases:
-    """The seconds of each phase, and a callback (phase, done, total) for progress bars."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.seconds: dict[str, float] = {}
-        self._progress = progress
-
-    @contextmanager
-    def phase(self, name: str) -> Any:
-        """Times what happens inside."""
-        self.tell(name, 0, 1)
-        begin = time.perf_counter()
-        yield lambda done, total: self.tell(name, done, total)
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
-        self.tell(name, 1, 1)
-
-    def tell(self, name: str, done: int, total: int) -> None:
-        if self._progress:
-            self._progress(name, done, total)
-
-
 class Calibrated(NamedTuple):
-    """The plan of a network's layers in int8, and inputs of the calibration, which the report is made on."""
+    """The plan of a network's layers in int8, inputs of the calibration, which the report is made on, and the program
+    by the plan with the tensors that it reads.
+    """
 
     plan: Plan
     feeds: Mapping[str, Array]
+    compiled: Compiled
+    tensors: dict[str, Array]
 
 
 class Smoothed(NamedTuple):
@@ -514,7 +496,10 @@ def build_network(
     found = None if calibrate is None else calibrate(made_of, sources, phases)
     plan = None if found is None else found.plan
     try:
-        compiled, tensors = _compiled(made_of, sources, format, plan, switches, phases)
+        if found is not None and not switches:
+            compiled, tensors = found.compiled, found.tensors
+        else:
+            compiled, tensors = _compiled(made_of, sources, format, plan, switches, phases)
     except ScalesError as e:  # rare: nobody knows without reading all weights, so they are made twice
         format = replace(format, wide=e.sources)
         compiled, tensors = _compiled(made_of, sources, format, plan, switches, phases)

@@ -5,7 +5,7 @@ recipes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -122,9 +122,12 @@ def owned(recipe: Recipe, weights: Mapping[str, Array]) -> Array:
 
 
 def make_tensors(
-    stored: Mapping[str, Value], weights: Mapping[str, Array], done: Callable[[int, int], None] | None = None
-) -> dict[str, Array]:
+    stored: Mapping[str, Value], weights: Mapping[str, Array], done: Callable[[int, int], None] | None = None,
+    shared: MutableMapping[Recipe, Array] | None = None,
+) -> dict[str, Array]:  # fmt: skip
     """The stored tensors by name, in the program's order. Few sources are held at a time, whatever the model's size.
+
+    shared: arrays that were made of the same weights. Those of equal recipes are taken from it, and new ones added.
 
     Raises RecipeError when a source has no value or the wrong shape, ScalesError with all the sources of scales that
     float16 does not hold.
@@ -134,7 +137,7 @@ def make_tensors(
 
     def made(name: str) -> Array | None:
         try:
-            return _tensor(name, stored[name], weights)
+            return _tensor(name, stored[name], weights, shared)
         except ScalesError as e:
             faults.append(e)
             return None
@@ -150,10 +153,17 @@ def make_tensors(
     return tensors
 
 
-def _tensor(name: str, value: Value, weights: Mapping[str, Array]) -> Array:
+def _tensor(
+    name: str, value: Value, weights: Mapping[str, Array], shared: MutableMapping[Recipe, Array] | None
+) -> Array:  # fmt: skip
     if value.kind == "constant":
         return np.asarray(value.array, order="C")
-    array = owned(recipe_of(value), weights)
+    recipe = recipe_of(value)
+    array = None if shared is None else shared.get(recipe)
+    if array is None:
+        array = owned(recipe, weights)
+        if shared is not None:
+            shared[recipe] = array
     kind: DType = value.dtype
     if array.shape != value.shape or array.dtype != kind.numpy:
         found = f"{array.dtype}{list(array.shape)}"

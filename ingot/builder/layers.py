@@ -37,6 +37,7 @@ Array = np.ndarray[Any, Any]
 
 JOIN = " to "  # between the names of the first and the last of joined layers
 BLOCK = 16  # tokens in a block of the caches that sections use
+AT_ONCE = 1 << 15  # elements that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,40 @@ class Row:
 
 def row(name: str, a: Array, b: Array) -> Row:
     """`a` against `b`. NaN or one infinity in the same place of both is no difference; in one only, an infinite one."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
+    apart, whole, largest = _sums(a, b)
     odd = ""
+    if not (math.isfinite(apart) and math.isfinite(whole)):
+        odd = difference(a, b).odd
+        apart, whole, largest = _sums_with_odd(a, b)
+    scale, relative = (math.sqrt(total / max(b.size, 1)) for total in (whole, apart))
+    return Row(name, relative / scale if scale else relative, largest, odd)
+
+
+def _sums(a: Array, b: Array) -> tuple[float, float, float]:
+    """The sums of the squares of differences and of `b`, and the largest difference, in pieces that stay in the caches.
+    Where a difference or a value is NaN or infinite, so is one of the sums.
+    """
+    apart = whole = largest = 0.0
+    ours, theirs = a.reshape(-1), b.reshape(-1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for begin in range(0, ours.size, AT_ONCE):
+            x, y = (flat[begin : begin + AT_ONCE].astype(np.float64) for flat in (ours, theirs))
+            x -= y
+            apart, whole = apart + float(x @ x), whole + float(y @ y)
+            largest = max(largest, float(x.max()), -float(x.min()))
+    return apart, whole, largest
+
+
+def _sums_with_odd(a: Array, b: Array) -> tuple[float, float, float]:
+    """The same where values are NaN or infinite: nothing in the same place of both, an infinite difference in one."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = x - y
         if not np.isfinite(apart).all():
-            odd = difference(a, b).odd
             same = (x == y) | (np.isnan(x) & np.isnan(y))
             apart = np.where(np.isfinite(apart), apart, np.where(same, 0.0, np.inf))
             y = np.where(np.isfinite(y), y, 0.0)
-    scale = math.sqrt(float(np.mean(y * y))) if y.size else 0.0
-    relative = math.sqrt(float(np.mean(apart * apart))) if y.size else 0.0
-    return Row(name, relative / scale if scale else relative, float(np.abs(apart).max(initial=0)), odd)
+        return float(np.sum(apart * apart)), float(np.sum(y * y)), float(np.abs(apart).max(initial=0))
 
 
 class Sources:

@@ -17,9 +17,16 @@ MAX_NESTING = 16
 SHOWN = 20
 
 
-def verify(network: Network) -> Network:
-    """The network itself when it keeps every rule, else a NetworkError that lists what does not."""
-    found = problems(network)
+Sound = dict[Node, list[object]]  # what the attributes and results of nodes were checked on, as the objects themselves
+
+
+def verify(network: Network, sound: Sound | None = None) -> Network:
+    """The network itself when it keeps every rule, else a NetworkError that lists what does not.
+
+    sound: what earlier calls found of its nodes. Of one that still is on the `same` neither attributes nor shape rule
+    are asked again, which are most of the work. Nodes that are sound are added.
+    """
+    found = problems(network, sound=sound)
     if found:
         more = f"\n… and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         listed = "".join(f"\n- {p}" for p in found[:SHOWN])
@@ -51,8 +58,8 @@ def same(before: list[object], after: list[object]) -> bool:
     return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
-def problems(network: Network, depth: int = 0) -> list[str]:
-    """One sentence per broken rule; empty when the network is sound."""
+def problems(network: Network, depth: int = 0, sound: Sound | None = None) -> list[str]:
+    """One sentence per broken rule; empty when the network is sound. sound: see `verify`."""
     if depth > MAX_NESTING:
         return [f"networks nest deeper than {MAX_NESTING}"]
     found: list[str] = []
@@ -66,8 +73,13 @@ def problems(network: Network, depth: int = 0) -> list[str]:
             found.append(f"{place}: there is no op {node.op.name!r}")
             continue
         found += _operands(node, i, place, known, position, network.absent)
-        wrong = _attributes(node, place, depth)
-        found += wrong or _results(node, place, known)  # a shape rule may rely on its attributes' types
+        found += _made_elsewhere(node, place, known)
+        facts = None if sound is None else _facts(node)
+        if facts is None or not same(sound.get(node, []), facts):  # type: ignore[union-attr]
+            wrong = _attributes(node, place, depth) or _results(node, place)  # a rule may rely on attributes' types
+            found += wrong
+            if sound is not None and facts is not None and not wrong:
+                sound[node] = facts
         found += _states(node, place, consumed)
         for dim in node.op.bound_dims():
             if dim.name in bound:
@@ -140,19 +152,30 @@ def _attributes(node: Node, place: str, depth: int) -> list[str]:
     return found
 
 
-def _results(node: Node, place: str, known: dict[int, Value]) -> list[str]:
+def _facts(node: Node) -> list[object] | None:
+    """All that `_attributes` and `_results` read of a node; None where it holds networks, which may change inside."""
+    attributes = [getattr(node.op, name) for name in node.op.attributes]
+    if any(isinstance(value, Network) for value in attributes):
+        return None
+    return [node.op, *attributes, len(node.inputs), *(v.spec for v in (*node.inputs, *node.outputs))]
+
+
+def _made_elsewhere(node: Node, place: str, known: dict[int, Value]) -> list[str]:
     found = [f"{place}: makes %{v.name} a second time" for v in node.outputs if id(v) in known]
-    found += [f"{place}: %{v.name} names another maker" for v in node.outputs if v.node is not node]
+    return found + [f"{place}: %{v.name} names another maker" for v in node.outputs if v.node is not node]
+
+
+def _results(node: Node, place: str) -> list[str]:
     try:
         specs = infer(node.op, tuple(v.spec for v in node.inputs), node.where or "network", node.source)
     except OpError as e:
-        return [*found, str(e)]
+        return [str(e)]
     except (IngotError, ArithmeticError, LookupError, TypeError, ValueError) as e:
-        return [*found, f"{place}: its shape rule failed: {type(e).__name__}: {e}"]
+        return [f"{place}: its shape rule failed: {type(e).__name__}: {e}"]
     got = tuple(v.spec for v in node.outputs)
     if specs != got:
-        found.append(f"{place}: gives {', '.join(map(str, specs))}, but its values are {', '.join(map(str, got))}")
-    return found
+        return [f"{place}: gives {', '.join(map(str, specs))}, but its values are {', '.join(map(str, got))}"]
+    return []
 
 
 def _states(node: Node, place: str, consumed: dict[int, str]) -> list[str]:

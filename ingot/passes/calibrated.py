@@ -445,5 +445,8 @@ def weight_as_stored(weight: Array, node: Node) -> Array:
     rows = wide.reshape(len(wide), -1)
     scales = np.abs(rows).max(-1, keepdims=True) / np.float32(LIMIT)
     scales[scales == 0] = 1
-    whole = np.clip(np.rint(rows / scales), -LIMIT, LIMIT)
-    return np.moveaxis((whole * scales).reshape(wide.shape), 0, outputs)
+    whole = rows / scales
+    np.rint(whole, out=whole)
+    np.clip(whole, -LIMIT, LIMIT, out=whole)
+    whole *= scales
+    return np.moveaxis(whole.reshape(wide.shape), 0, outputs)

@@ -21,7 +21,7 @@ from ingot.ir.difference import difference
 from ingot.ir.interpret import interpret
 from ingot.ir.precision import unscoped
 from ingot.ir.recipe import evaluate
-from ingot.ir.verify import held, same, verify
+from ingot.ir.verify import Sound, held, same, verify
 from ingot.passes import batch_norm, known, simplify, smooth, weights, written_out
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
@@ -145,11 +145,12 @@ def _lowered(
     if dump:
         dump("start", str(new))
     verified: list[object] = []
+    sound: Sound = {}
     for stage in target.passes:
         stage.run(new, decisions)
         if not same(verified, found := held(new)):  # most passes have nothing to do in most networks
             try:
-                verify(new)
+                verify(new, sound)
             except NetworkError as e:
                 raise NetworkError(f"after pass {stage.name!r}: {e}") from None
             verified = found

@@ -22,7 +22,7 @@ from ingot.quantization.tuning import GAIN, Tuning, by_layer
 from ingot.strict_json import finite
 from ingot.written import write_whole
 
-LEAST, PAIRS = 3, 7  # runs of both engines in turn, after one of each
+LEAST, PAIRS = 3, 7  # runs of both engines in turn, once they are warm
 UNTIL_CAPTURED = 2  # first runs on a GPU, which compile and are recorded
 KINDS = (".svg", ".json")
 
@@ -191,17 +191,17 @@ def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, second
     """
     sessions = {"float": other.session(device=device), "int8": engine.session(device=device)}
     on_cpu, given = device.runtime.name == DEFAULT, placed(feeds, device)
+    names = [choice.name for choice in Report.of(engine).plan.layers]
+    layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names)) if on_cpu else ()  # runs that warm up
     for session in sessions.values():
-        for _ in range(0 if on_cpu else UNTIL_CAPTURED):
+        for _ in range(0 if on_cpu else UNTIL_CAPTURED + 1):
             seconds_of(session, given)
     times: dict[str, list[float]] = {name: [] for name in sessions}
     begin = perf_counter()
-    for number in range(1 + PAIRS):
-        if number > LEAST and perf_counter() - begin > seconds:
+    for number in range(PAIRS):
+        if number >= LEAST and perf_counter() - begin > seconds:
             break
         for name, session in sessions.items():
             times[name].append(seconds_of(session, given) * 1e3)
-    names = [choice.name for choice in Report.of(engine).plan.layers]
-    layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names)) if on_cpu else ()
-    one, two = (statistics.median(times[name][1:]) for name in sessions)
+    one, two = (statistics.median(times[name]) for name in sessions)
     return Speed(one, two, layers, samples_of(engine, feeds), word_of(device))

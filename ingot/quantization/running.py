@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ingot.builder.compile import Compiled, compile_network, header_of, make_ten
 from ingot.engine.session import Engine
 from ingot.errors import InputError, ValueFault
 from ingot.ir import Network, Value
-from ingot.ir.recipe import evaluate
+from ingot.ir.recipe import Recipe, evaluate
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan
 from ingot.passes.clone import clone
@@ -43,18 +44,28 @@ class Prepared(Mapping[str, Array]):
 
 
 class Made(NamedTuple):
-    """A compiled network and its engine."""
+    """A compiled network, the tensors that it reads, and its engine."""
 
     compiled: Compiled
+    tensors: dict[str, Array]
     engine: Engine
 
 
-def made(network: Network, weights: Mapping[str, Array], plan: Plan | None = None) -> Made:
-    """An engine of a network, with its layers as a plan says."""
-    compiled = compile_network(network, plan=plan)
-    header = header_of("network", {} if plan is None else plan.config, network, compiled)
-    tensors = make_tensors(compiled.stored, weights)
-    return Made(compiled, Engine.from_memory(header, tensors, external_ops(network)))
+class Maker:
+    """Makes engines by a network's weights. What several of them store by the same recipe is made once, and lives as
+    long as one of these engines: most weights, in engines whose scales alone differ.
+    """
+
+    def __init__(self, weights: Mapping[str, Array]) -> None:
+        self.weights = weights
+        self._shared: WeakValueDictionary[Recipe, Array] = WeakValueDictionary()
+
+    def __call__(self, network: Network, plan: Plan | None = None) -> Made:
+        """An engine of a network, with its layers as a plan says."""
+        compiled = compile_network(network, plan=plan)
+        header = header_of("network", {} if plan is None else plan.config, network, compiled)
+        tensors = make_tensors(compiled.stored, self.weights, shared=self._shared)
+        return Made(compiled, tensors, Engine.from_memory(header, tensors, external_ops(network)))
 
 
 def samples_of(takes: Network | Engine, feeds: Feeds) -> int:
@@ -80,8 +91,8 @@ class Taps:
     How many at once follows from the sizes of the first batch, so that they fit into TAPPED bytes.
     """
 
-    def __init__(self, network: Network, weights: Mapping[str, Array], values: Sequence[Value]) -> None:
-        self._network, self._weights, self._values = network, weights, values
+    def __init__(self, network: Network, make: Maker, values: Sequence[Value]) -> None:
+        self._network, self._make, self._values = network, make, values
         self._engines: list[tuple[dict[str, str], Engine]] = []
 
     def run(self, feeds: Feeds, number: int) -> Iterator[dict[str, Array]]:
@@ -112,7 +123,7 @@ class Taps:
         names = {f"tap.{i}": v.name for i, v in enumerate(values)}
         network.outputs = {label: network.values[name] for label, name in names.items()}
         network.remove_dead()
-        return names, made(network, self._weights).engine
+        return names, self._make(network).engine
 
 
 # ------------------------------------------------------------------------------------------------------- differences

@@ -19,7 +19,7 @@ from ingot.ir.recipe import evaluate
 from ingot.passes.calibrated import Choice, as_rounded, layers_of, weight_as_stored
 from ingot.passes.clone import clone
 from ingot.passes.weights import recipe_of
-from ingot.quantization.running import Feeds, apart, made, run
+from ingot.quantization.running import Feeds, Maker, apart, run
 
 Array = np.ndarray[Any, Any]
 
@@ -44,8 +44,7 @@ def sensitivity(
         value.recipe = None
     layers = layers_of(new)
     switch = _switched(new, [(layer.node, choice) for layer, choice in zip(layers, choices, strict=True)])
-    compiled, engine = made(new, weights)
-    tensors = {name: engine.tensor(name) for name in compiled.stored}
+    compiled, tensors, engine = Maker(weights)(new)
     found: list[float | None] = []
     for i, (layer, choice) in enumerate(zip(layers, choices, strict=True)):
         done(i, len(layers))

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot.builder.build import Phases, Smoothed
+from ingot.builder.build import Smoothed
 from ingot.builder.layers import BLOCK
+from ingot.builder.phases import Phases
 from ingot.errors import CheckpointError, FileError, UserError, ValueFault
 from ingot.ir import Network
 from ingot.models.decoder import example_step
@@ -18,7 +19,7 @@ from ingot.models.load import LoadedModel
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log
 from ingot.passes.smooth import LIMIT, Place, places, smoothed
-from ingot.quantization.running import TAPPED, made
+from ingot.quantization.running import TAPPED, Maker
 from ingot.safetensors_file import read_small
 from ingot.text.tokenizer import Tokenizer
 
@@ -142,7 +143,7 @@ class _Seen:
         self._each = -(-ROWS // len(pieces))
         self.network.outputs = {place.name: self.network.values[place.rows.name] for place in found}
         self.network.remove_dead()
-        self._engine = made(self.network, weights).engine
+        self._engine = Maker(weights)(self.network).engine
         row = sum(len(self.largest[place.name]) * place.rows.dtype.bits // 8 for place in found)
         self._at_once = max(BLOCK, TAPPED // row)
 

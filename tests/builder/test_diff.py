@@ -10,7 +10,7 @@ import pytest
 import ingot
 from ingot.builder.build import build_network
 from ingot.builder.diff import Diff, diff
-from ingot.builder.layers import Stored, network_of, row
+from ingot.builder.layers import AT_ONCE, Stored, network_of, row
 from ingot.builder.report import seeded
 from ingot.builder.stored import Recovered, shown_by
 from ingot.engine.inputs import sizes_that_run
@@ -200,6 +200,21 @@ def test_other_networks_are_refused() -> None:
     assert len(compared(a, llama("float32", bias=True)).places) == 3  # its layers agree by name
     with pytest.raises(UserError, match=r"logits is \[16, 80\] and \[16, 96\]"):
         compared(a, llama("float32", vocabulary=96))
+
+
+def test_differences_of_more_than_a_piece() -> None:
+    rng = np.random.default_rng(0)
+    theirs = rng.standard_normal((3, AT_ONCE - 5)).astype(np.float32)
+    ours = theirs + rng.standard_normal(theirs.shape).astype(np.float32) * np.float32(0.01)
+    ours[2, 7] += 1
+    for a, b in ((ours, theirs), (ours.T, theirs.T)):
+        found, apart = row("x", a, b), a.astype(np.float64) - b
+        assert found.largest == np.abs(apart).max()
+        assert found.relative == pytest.approx(np.sqrt((apart**2).sum() / (b.astype(np.float64) ** 2).sum()), rel=1e-12)
+    ours[1, 3] = np.nan
+    found = row("x", ours, theirs)
+    assert found.largest == np.inf
+    assert found.odd == f"is NaN in 1 of {ours.size} elements where it should not be, the first at [1, 3]"
 
 
 def test_differences_of_odd_numbers() -> None:

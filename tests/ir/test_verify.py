@@ -1,6 +1,8 @@
 """The verifier: each rule broken once, and all offenders at once."""
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,8 @@ from ingot import ops
 from ingot.dims import Dim
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value, verify
-from ingot.ir.verify import MAX_NESTING, SHOWN, held, problems, same
+from ingot.ir.op import infer
+from ingot.ir.verify import MAX_NESTING, SHOWN, Sound, held, problems, same
 from ingot.ops.control import branch
 from ingot.ops.elementwise import Neg
 from ingot.ops.indexing import Iota
@@ -144,6 +147,33 @@ def test_each_rule(damage: Callable[[Network], Any], message: str) -> None:
     with pytest.raises(NetworkError, match=message) as raised:
         verify(net)
     assert raised.value.code == "network"
+
+
+@pytest.mark.parametrize(("damage", "message"), BREAKS)
+def test_what_was_sound_before_hides_no_rule(damage: Callable[[Network], Any], message: str) -> None:
+    known: Sound = {}
+    net = sound()
+    verify(net, known)
+    assert known
+    damage(net)
+    assert problems(net, sound=known) == problems(net)
+
+
+def test_sound_nodes_are_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, known, asked = sound(), Sound(), list[str]()
+    verify(net, known)
+
+    def counted(op: Any, *rest: Any) -> Any:
+        asked.append(op.name)
+        return infer(op, *rest)
+
+    monkeypatch.setattr(sys.modules[problems.__module__], "infer", counted)
+    net.rewire(first(net, "rms_norm"), (net.inputs[0], net.parameters[0]))
+    verify(net, known)
+    assert asked.count("rms_norm") == 0  # its operands have the same shapes
+    first(net, "rms_norm").op = dataclasses.replace(first(net, "rms_norm").op, eps=0.5)
+    verify(net, known)
+    assert asked.count("rms_norm") == 1
 
 
 @pytest.mark.parametrize(("faults", "more"), [(SHOWN, ""), (SHOWN + 2, "2 more")])

@@ -1,0 +1,73 @@
+"""The words of `ingot.quantize` that say how a plan is searched, checked before anything is read."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ingot.engine.session import Engine
+from ingot.errors import UserError
+from ingot.quantization.ranges import AUTO, check_method
+
+Metric = Callable[[Engine], float]
+
+FIRST, LAST = "first", "last"  # that keep takes beside names
+
+
+@dataclass(frozen=True)
+class Options:
+    """How scales are chosen, and which layers stay float; see `quantize`."""
+
+    method: str
+    percentile: float
+    budget: float | None
+    metric: Metric | None
+    keep: str | Sequence[str]
+    bias_correction: bool
+    errors: bool
+    samples: int
+    batches: int | None
+    tune: float | None = None
+    tune_file: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a wrong word, and for words that do not go together."""
+        check_method(self.method, self.percentile)
+        if self.budget is not None and not (_is_number(self.budget) and 0 <= self.budget < math.inf):
+            raise UserError(f"budget must be a number from 0 on, not {self.budget!r:.60}")
+        if self.metric is not None and (self.budget is None or not callable(self.metric)):
+            raise UserError("metric is a function of an engine, and budget says by how much it may fall: give both")
+        if self.budget is not None and not self.errors:
+            raise UserError("a budget needs the error of each layer: leave out errors=False")
+        for name, value in (("samples", self.samples), ("batches", self.batches)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise UserError(f"{name} must be an int of at least 1, not {value!r:.60}")
+        if self.tune is not None and not (_is_number(self.tune) and 0 < self.tune < math.inf):
+            raise UserError(f"tune must be a number of seconds above 0, not {self.tune!r:.60}")
+        if self.tune_file is not None and self.tune is None:
+            raise UserError("tune_file keeps what tune measures: give tune=SECONDS with it")
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of `keep`."""
+        return (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
+
+    @property
+    def of_nets(self) -> list[str]:
+        """The words that were given and that mean nothing for a language model."""
+        given = {"method": self.method != AUTO, "budget": self.budget is not None, "metric": self.metric is not None,
+                 "keep": bool(self.keep), "tune": self.tune is not None}  # fmt: skip
+        return [word for word, is_given in given.items() if is_given]
+
+
+def check_smooth(smooth: Any) -> None:
+    """Raises UserError for what is no number from 0 to 1."""
+    if smooth is not None and not (_is_number(smooth) and 0 <= smooth <= 1):
+        raise UserError(f"smooth must be a number from 0 to 1, not {smooth!r:.60}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,196 @@
+"""The search for a plan: scales by row, corrected biases, methods and a budget, each by the errors of whole runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ingot.builder.phases import Phases
+from ingot.engine.session import Engine
+from ingot.errors import UserError
+from ingot.ir import Network
+from ingot.ops.product import Matmul
+from ingot.ops.spatial import ConvTranspose
+from ingot.passes.calibrated import Choice, Layer, Plan, weight_as_stored
+from ingot.quantization.mixed import left_float
+from ingot.quantization.options import Metric, Options
+from ingot.quantization.ranges import AUTO
+from ingot.quantization.running import Apart, Made, Maker, Prepared, differences, run, samples_of
+from ingot.quantization.seen import Seen
+from ingot.quantization.sensitivity import sensitivity
+
+Array = np.ndarray[Any, Any]
+
+BY_ROWS_LEAST = 0.8  # of the error with one scale for a tensor: rows with their own take a pass over them first
+FIRST_METHOD, OTHER_METHOD = "mse", "l3"  # that auto tells apart
+OTHER_LEAST = 0.9  # of the error by the first method, for the other to be taken
+AT_ONCE = 2  # layers whose shifts are computed side by side: each takes a few copies of its weight
+
+
+class Search:
+    """Finds the plan: errors of layers, the budget, and whether correcting biases helps."""
+
+    def __init__(
+        self, network: Network, make: Maker, ready: Network, seen: Seen, options: Options, phases: Phases
+    ) -> None:
+        self.network, self.make, self.ready = network, make, ready
+        self.values = Prepared(ready, make.weights)
+        self.seen, self.options, self.phases = seen, options, phases
+        self.float = make(network).engine
+        self.wanted = [run(self.float, feeds, i) for i, feeds in enumerate(seen.kept)]
+        self.facts: dict[str, Any] = {
+            "method": FIRST_METHOD if options.method == AUTO else options.method, "batches": seen.batches,
+        }  # fmt: skip
+        if options.method == "percentile":
+            self.facts["percentile"] = options.percentile
+        self._known: dict[tuple[Choice, ...], Apart] = {}
+        self._made: dict[tuple[Choice, ...], Made] = {}  # by the best choices so far, and by those they are tried with
+
+    def plan(self, choices: list[Choice]) -> Plan:
+        with self.phases.phase("choose"):
+            for better in (self._by_rows, self._corrected, self._by_method):
+                choices = self._settled(better(choices))
+        if self.options.errors:
+            choices = self._with_errors(choices)
+        if self.options.budget is not None:
+            with self.phases.phase("budget") as done:
+                choices = self._within(choices, done)
+        error = self._apart(choices)
+        facts = {**self.facts, "samples": sum(samples_of(self.ready, kept) for kept in self.seen.kept),
+                 "error": error.relative, "largest": error.largest}  # fmt: skip
+        return Plan(tuple(choices), facts)
+
+    def _by_rows(self, choices: list[Choice]) -> list[Choice]:
+        """The choices with a scale for each row of the products' inputs, where most layers are products and one for the
+        tensor costs much more: some tokens of an encoder are far larger than others."""
+        rows = [
+            dataclasses.replace(c, rows=c.scale is not None and isinstance(layer.node.op, Matmul))
+            for c, layer in zip(choices, self.seen.layers, strict=True)
+        ]
+        products, layers = sum(c.rows for c in rows), sum(c.scale is not None for c in choices)
+        return rows if 2 * products > layers and self._error(rows) <= BY_ROWS_LEAST * self._error(choices) else choices
+
+    def _by_method(self, choices: list[Choice]) -> list[Choice]:
+        """The choices by mse, or by l3 where that makes the error clearly smaller and the choice is ours.
+
+        mse leaves the smallest error of most values, and cuts off the largest, which may be those that count. So the
+        largest difference of the outputs counts as much as their relative error.
+        """
+        if self.options.method != AUTO or all(c.scale is None or c.rows for c in choices):
+            return choices
+        scaled = self.seen.choices([c.why if c.scale is None else "" for c in choices], OTHER_METHOD)
+        others = [
+            dataclasses.replace(c, scale=new.scale, output=new.output) for c, new in zip(choices, scaled, strict=True)
+        ]
+        if self._apart(others).both > OTHER_LEAST * self._apart(choices).both:
+            return choices
+        self.facts["method"] = OTHER_METHOD
+        return others
+
+    def _with_errors(self, choices: list[Choice]) -> list[Choice]:
+        with self.phases.phase("sensitivity") as done:
+            found = sensitivity(self.ready, self.values, choices, self.seen.kept, self.wanted, done)
+        return [dataclasses.replace(c, error=e) for c, e in zip(choices, found, strict=True)]
+
+    def _corrected(self, choices: list[Choice]) -> list[Choice]:
+        """The choices with shifts, where these make the error smaller."""
+        if not self.options.bias_correction:
+            return choices
+        int8 = [i for i, c in enumerate(choices) if c.scale is not None]
+        with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
+            shifts = dict(zip(int8, pool.map(self._shift, int8), strict=True))
+        shifted = [dataclasses.replace(c, shift=shifts[i]) if i in shifts else c for i, c in enumerate(choices)]
+        self.facts["bias_correction"] = better = self._error(shifted) < self._error(choices)
+        return shifted if better else choices
+
+    def _shift(self, i: int) -> tuple[float, ...]:
+        layer = self.seen.layers[i]
+        weight = layer.weight.array if layer.weight.kind == "constant" else self.values[layer.weight.name]
+        return _shift(weight, layer, self.seen.means[i].mean)
+
+    def made(self, choices: Sequence[Choice]) -> Made:
+        """The program by these choices, its tensors and its engine; errors of layers change none of them."""
+        key = _key(choices)
+        return self._made[key] if key in self._made else self.make(self.network, Plan(key, {}))
+
+    def _apart(self, choices: Sequence[Choice]) -> Apart:
+        """How far the outputs by these choices are from those in float."""
+        key = _key(choices)
+        if key not in self._known:
+            self._made[key] = made = self.made(choices)
+            found = [run(made.engine, feeds, i) for i, feeds in enumerate(self.seen.kept)]
+            self._known[key] = differences(found, self.wanted)
+        return self._known[key]
+
+    def _settled(self, choices: list[Choice]) -> list[Choice]:
+        """The choices; of what was made for others nothing is kept."""
+        self._made = {key: made for key, made in self._made.items() if key == _key(choices)}
+        return choices
+
+    def _error(self, choices: Sequence[Choice]) -> float:
+        return self._apart(choices).relative
+
+    def _within(self, choices: list[Choice], done: Callable[[int, int], None]) -> list[Choice]:
+        """The choices with the fewest layers in float that keep the budget."""
+        budget, metric = self.options.budget, self.options.metric
+        assert budget is not None
+        best = None if metric is None else _measured(metric, self.float)
+        tried = 0
+
+        def mixed(floats: frozenset[int]) -> list[Choice]:
+            why = f"its error alone: without it the outputs keep to the budget of {budget:g}"
+            return [c.in_float(why) if i in floats else c for i, c in enumerate(choices)]
+
+        def within(floats: frozenset[int]) -> bool:
+            nonlocal tried
+            tried += 1
+            done(tried, len(choices).bit_length() + 2)
+            if metric is None or best is None:
+                return self._error(self._settled(mixed(floats))) <= budget
+            return best - _measured(metric, self.made(mixed(floats)).engine) <= budget
+
+        chosen = mixed(left_float([c.error if c.scale is not None else None for c in choices], within))
+        self.facts["budget"] = budget
+        if metric is not None and best is not None:
+            self.facts |= {"metric": _measured(metric, self.made(chosen).engine), "metric_float": best}
+        return chosen
+
+
+def _key(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """What says whether two plans give one program."""
+    return tuple(dataclasses.replace(c, error=None) for c in choices)
+
+
+def _shift(weight: Array, layer: Layer, mean: Array) -> tuple[float, ...]:
+    """What rounding a weight takes from the mean of each output, for inputs of this mean in every channel.
+
+    Borders of padding are taken for the inside, and outputs of a transposed convolution for their average.
+    """
+    op: Any = layer.node.op
+    lost = weight.astype(np.float64)
+    lost -= weight_as_stored(weight, layer.node)
+    if isinstance(op, Matmul):
+        found = (lost if op.transpose_b else lost.T) @ mean
+    elif isinstance(op, ConvTranspose):
+        found = lost.reshape(*lost.shape[:2], -1).sum(-1).T @ mean / math.prod(op.stride)
+    else:
+        summed = lost.reshape(op.groups, len(lost) // op.groups, lost.shape[1], -1).sum(-1)
+        found = (summed @ mean.reshape(op.groups, -1, 1)).reshape(-1)
+    return tuple(found.astype(np.float32).tolist())
+
+
+def _measured(metric: Metric, engine: Engine) -> float:
+    value = metric(engine)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"metric must give a number, not a {type(value).__name__}") from None
+    if math.isnan(number):
+        raise UserError("metric gave NaN")
+    return number
