@@ -176,7 +176,7 @@ class EngineLoop:
         does.
         """
         self._alone = self._taken - 1
-        step = self._times.longest_alone() if self._company else 0.0
+        step = self._times.shortest_alone() if self._company else 0.0
         now = perf_counter()
         end = now + ALL_REQUESTS * step
         while step and len(self._scheduler.waiting) < self._scheduler.max_running and now < end:

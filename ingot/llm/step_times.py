@@ -52,9 +52,9 @@ class StepTimes:
         limit = self._limit ** (1 - WEIGHT) * wished**WEIGHT
         self._limit = min(max(limit, LEAST), self._most)
 
-    def longest_alone(self) -> float:
-        """Seconds of a step without prompts, by the number of rows that takes longest; 0 before there was one."""
-        return max(self._alone.values(), default=0.0)
+    def shortest_alone(self) -> float:
+        """Seconds of a step without prompts, by the rows that take least (others may be delayed); 0 before one."""
+        return min(self._alone.values(), default=0.0)
 
     def tokens(self) -> int:
         """How many tokens of prompts the next step may have beside decodes."""

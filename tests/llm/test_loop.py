@@ -268,7 +268,7 @@ def test_who_came_together_once_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
     """The wait is long enough here to be for ever; two are as many as run at once, and end it."""
     loop = make(8, 8, 16, 2, Gated)
     runner: Any = loop._runner
-    monkeypatch.setattr(loop._times, "longest_alone", lambda: 1e6)
+    monkeypatch.setattr(loop._times, "shortest_alone", lambda: 1e6)
     wakeups: SimpleQueue[Job] = SimpleQueue()
 
     def one_step() -> None:
@@ -302,7 +302,7 @@ def test_who_came_together_once_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
 
 def test_closing_ends_the_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = make(8, 8, 16, 2)
-    monkeypatch.setattr(loop._times, "longest_alone", lambda: 1e6)
+    monkeypatch.setattr(loop._times, "shortest_alone", lambda: 1e6)
     loop._company = True
     wakeups: SimpleQueue[Job] = SimpleQueue()
     loop.submit(job([1], 2, wakeups))
