@@ -141,6 +141,8 @@ FIXED = [
     ("image, small ones", 9, (7, 7), 128, 64, square(3, 1, 1)),
     ("image, groups", 2, (9, 8), 192, 96, square(3, 1, 1, groups=3)),
     ("image, parts of a block", 2, (9, 11), 36, 40, square(3, 1, 1)),
+    ("image, five blocks", 2, (9, 8), 300, 40, square(3, 1, 1)),
+    ("image, six blocks", 1, (14, 14), 328, 70, square(3, 1, 1)),
     ("few channels, several chunks", 1, (90, 700), 5, 33, square(3, 1, 1)),
     ("few channels, strides", 3, (23, 31), 3, 40, Window((5, 7), (3, 2), (2, 3), (2, 3), (2, 1))),
     ("few channels, stride beyond the window", 2, (19, 17), 3, 40, Window((2, 2), (3, 4), (0, 0), (0, 0), (1, 1))),

@@ -81,13 +81,15 @@ def added(steps: list[Any], kind: str, operand: int) -> None:
 @pytest.mark.parametrize("residual", [None, "float32", "bfloat16", "int8", "uint8"])
 @pytest.mark.parametrize("shifted", [False, True], ids=["one bias", "two"])
 @pytest.mark.parametrize("limited", [False, True], ids=["", "relu"])
-def test_scaled_sums(kind: str, residual: str | None, shifted: bool, limited: bool) -> None:
+@pytest.mark.parametrize("size", [1.0, 0.01], ids=["", "no int32 leaves the range of int32"])
+def test_scaled_sums(kind: str, residual: str | None, shifted: bool, limited: bool, size: float) -> None:
     """Every way in which sums of whole numbers end in most layers, for odd numbers of rows and of columns."""
     rng = np.random.default_rng(5)
     n = 103
     for rows, k in ((1, 33), (7, 33), (15, 33), (37, 64)):
         steps: list[Any] = list(SCALED)
         extras = operands(rng, "int8", (rows, n))
+        extras[0] *= np.float32(size)
         if shifted:
             extras.append(rng.standard_normal(n).astype(np.float32))
             added(steps, "float32", 3)

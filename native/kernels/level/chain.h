@@ -336,7 +336,8 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
 }
 
 /// Whole numbers in the range of a byte, from floats that are in that of the ending: two rows of two vectors. Rectified: its lower limit is 0.
-template <class T, bool Rectified>
+/// Bounded: values are NaN or fit int32 when they are rounded, and the upper limit is that of T.
+template <class T, bool Rectified, bool Bounded>
 INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, const Vec (&v)[2][2]) {
   const Vec factor = broadcast(ending.factor), low = broadcast(ending.low), high = broadcast(ending.high);
 #if defined(__AVX512BW__)
@@ -348,11 +349,12 @@ INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, c
       const __m512 scaled = (v[r][c] * factor).v;
       // Rectified: what is below every int32, and a NaN, which passes as second operand, become the least one.
       const __m512 least = Rectified ? scaled : _mm512_maskz_max_ps(_mm512_cmp_ps_mask(scaled, scaled, _CMP_ORD_Q), scaled, low.v);
-      q[c] = _mm512_cvt_roundps_epi32(_mm512_min_ps(high.v, least), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      const __m512 most = Bounded ? least : _mm512_min_ps(high.v, least);
+      q[c] = _mm512_cvt_roundps_epi32(most, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     }
     words[r] = _mm512_packs_epi32(q[0], q[1]);
     if constexpr (Rectified) words[r] = _mm512_max_epi16(words[r], _mm512_setzero_si512());
-    words[r] = _mm512_add_epi16(words[r], zero_point);
+    words[r] = _mm512_adds_epi16(words[r], zero_point);
   }
   const __m512i mixed = __is_same(T, std::int8_t) ? _mm512_packs_epi16(words[0], words[1]) : _mm512_packus_epi16(words[0], words[1]);
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -385,15 +387,41 @@ INGOT_INLINE void load_shared(const TileOperand* o, std::int64_t column, Vec (&r
   }
 }
 
+#if defined(__AVX512BW__)
+constexpr bool kEndsBounded = true;
+#else
+constexpr bool kEndsBounded = false;  // store_ended has nothing to gain
+#endif
+template <bool>
+struct Flag {};
+template <class T>
+constexpr float most_of = __is_same(T, std::int8_t) ? 127 : 255;
+
+/// Whether what becomes of any int32 is far below 2^31 in steps of the result, or NaN.
+INGOT_INLINE bool is_bounded(const Ending& ending, const Vec (&scale)[2], const Vec (&bias)[2], const Vec (&shift)[2], const Link& residual) {
+  const Vec factor = abs(broadcast(ending.factor)), limit = broadcast(0x1p30f), largest = broadcast(256) + abs(broadcast(residual.zero));
+  const Vec added = residual.whole ? largest * abs(broadcast(residual.scale)) : zero();
+  bool bounded = true;
+  _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+    const Vec most = (abs(scale[c]) * broadcast(0x1p31f) + abs(bias[c]) + abs(shift[c]) + added) * factor;
+    bounded = bounded && !any(is_nan(most)) && !any(limit <= most);
+  }
+  return bounded;
+}
+
 /// Two vectors of all rows: sum * scale, then a factor of the row, biases, a residual, and GELU or a lower limit, if there are such; the
 /// result may be quantised. Whole: sums are int32. Rectified: the ending's lower limit is 0.
 template <class Residual, class Out, bool Whole, bool Rectified>
 __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows,
                                            std::int64_t column) {
+  // Copies of what the loop reads: a store of bytes could be one to anything behind a pointer.
   const float* const sums = (const float*)in[0].data + column;
+  const std::int64_t sums_stride = in[0].row_stride, out_stride = out.row_stride;
+  const bool gelu = chain.gelu, streams = chain.streams;
+  const Ending ending = chain.ending;
   const float* const scales = (const float*)in[chain.links[0].operand].data + column;
   const auto operand = [&](int link) { return link < 0 ? nullptr : &in[chain.links[link].operand]; };
-  const TileOperand* const factors = operand(chain.factor);
+  const TileOperand factors = chain.factor < 0 ? TileOperand{} : in[chain.links[chain.factor].operand];
   const Vec scale[2] = {load(scales), load(scales + kLanes)};
   Vec bias[2], shift[2];
   load_shared(operand(chain.shifts[0]), column, bias);
@@ -402,24 +430,25 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   const Link& added = chain.links[chain.residual < 0 ? 0 : chain.residual];
   const Vec residual_zero = broadcast(added.zero), residual_scale = broadcast(added.scale);
   const bool symmetric = added.zero == 0;
+  const TileOperand residual = chain.residual < 0 ? TileOperand{} : in[added.operand];
   const Link& last = chain.links[chain.count - 1];
   const Vec low = last.step == Step::max ? load(last.constant) : broadcast(-__builtin_inff());
   Out* const to = (Out*)out.data + column;
   const auto sum = [&](std::int64_t r, int c) __attribute__((always_inline)) {
-    const Vec v = load(sums + r * in[0].row_stride + c * kLanes);
+    const Vec v = load(sums + r * sums_stride + c * kLanes);
     if constexpr (Whole) return to_float(bits(v));
     else return v;
   };
-  for (std::int64_t row = 0; row < rows; row += 2) {
+  const auto take = [&]<bool Bounded>(Flag<Bounded>, std::int64_t row) __attribute__((always_inline)) {
     const bool one = row + 1 == rows;
     const std::int64_t at[2] = {row, one ? row : row + 1};  // the last of an odd number twice
     Vec v[2][2];
     _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
       _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = sum(at[r], c) * scale[c];
     }
-    if (factors != nullptr) {
+    if (factors.data != nullptr) {
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-        const Vec factor = broadcast(((const float*)factors->data)[at[r] * factors->row_stride]);
+        const Vec factor = broadcast(((const float*)factors.data)[at[r] * factors.row_stride]);
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] * factor;
       }
     }
@@ -432,43 +461,49 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
       }
     }
     if constexpr (!__is_same(Residual, NoResidual)) {
-      const TileOperand& o = in[added.operand];
-      const Residual* const from = (const Residual*)o.data + column;
+      const Residual* const from = (const Residual*)residual.data + column;
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
-          Vec w = load(from + at[r] * o.row_stride + c * kLanes);
+          Vec w = load(from + at[r] * residual.row_stride + c * kLanes);
           if constexpr (is_byte<Residual>) w = (symmetric ? w : w - residual_zero) * residual_scale;
           v[r][c] = v[r][c] + w;
         }
       }
     }
-    if (chain.gelu) {  // by a copy, so that v itself stays in registers
+    if (gelu) {  // by a copy, so that v itself stays in registers
       Vec slow[2][2];
       __builtin_memcpy(slow, v, sizeof slow);
       slow_step(Step::gelu, slow);
       __builtin_memcpy(v, slow, sizeof slow);
     }
     if constexpr (is_byte<Out>) {
-      store_ended<Out, Rectified>(to + row * out.row_stride, one ? 0 : out.row_stride, chain.ending, v);
+      store_ended<Out, Rectified, Bounded>(to + row * out_stride, one ? 0 : out_stride, ending, v);
     } else {
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = max_nan(v[r][c], low);
       }
       if constexpr (__is_same(Out, bfloat16))
-        if (store_rounded(to + row * out.row_stride, one ? 0 : out.row_stride, v, chain.streams)) continue;
+        if (store_rounded(to + row * out_stride, one ? 0 : out_stride, v, streams)) return;
 #if defined(__AVX512F__)
-      if constexpr (__is_same(Out, float)) if (chain.streams) {
+      if constexpr (__is_same(Out, float)) if (streams) {
         _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-          _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) _mm512_stream_ps(to + at[r] * out.row_stride + c * kLanes, v[r][c].v);
+          _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) _mm512_stream_ps(to + at[r] * out_stride + c * kLanes, v[r][c].v);
         }
-        continue;
+        return;
       }
 #endif
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(to + at[r] * out.row_stride + c * kLanes, v[r][c]);
+        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(to + at[r] * out_stride + c * kLanes, v[r][c]);
       }
     }
+  };
+  if constexpr (kEndsBounded && is_byte<Out> && Rectified && Whole && (is_byte<Residual> || __is_same(Residual, NoResidual))) {
+    if (factors.data == nullptr && !gelu && ending.high + ending.zero == most_of<Out> && is_bounded(ending, scale, bias, shift, added)) {
+      for (std::int64_t row = 0; row < rows; row += 2) take(Flag<true>(), row);
+      return;
+    }
   }
+  for (std::int64_t row = 0; row < rows; row += 2) take(Flag<false>(), row);
 }
 
 template <class Residual, class Out, bool Whole>

@@ -14,15 +14,16 @@ struct Slab {
   std::int64_t line, end, at;
 };
 
-/// Copies pixels of x, `step` bytes apart, to a plane: up to 64 bytes each, zeros behind them.
-INGOT_INLINE void copy_pixels(const std::byte* x, std::int64_t step, std::int64_t count, int bytes, std::byte* to) {
-  if (bytes == kPixel) {
-    for (std::int64_t i = 0; i < count; ++i, x += step, to += kPixel) __builtin_memcpy(to, x, kPixel);
-    return;
-  }
+/// Copies pixels of x, `step` bytes apart, each to all planes: up to 64 bytes to one, zeros behind them. What x has of a pixel is read as it lies.
+INGOT_INLINE void copy_pixels(const std::byte* x, std::int64_t step, std::int64_t count, std::int64_t bytes, std::int64_t plane, std::byte* to) {
+  const std::int64_t over = bytes % kPixel;
   for (std::int64_t i = 0; i < count; ++i, x += step, to += kPixel) {
-    __builtin_memset(to, 0, kPixel);
-    __builtin_memcpy(to, x, bytes);
+    const std::byte* from = x;
+    std::byte* pixel = to;
+    for (; from + kPixel <= x + bytes; from += kPixel, pixel += plane) __builtin_memcpy(pixel, from, kPixel);
+    if (over == 0) continue;
+    __builtin_memset(pixel, 0, kPixel);
+    __builtin_memcpy(pixel, from, over);
   }
 }
 
@@ -52,13 +53,13 @@ void copy_slab(const Patches& p, const ImagePlan& plan, const Slab& slab, std::b
         const bool inside = y >= 0 && y < down.size;
         const std::int64_t from = inside ? first : plan.pitch, to = inside ? end : plan.pitch;
         const std::byte* const x = slab.x + y * p.x_stride[1] + (first * along.stride + phase_x - along.before) * p.x_stride[2];
+        std::byte* const pixels = planes + (slab.at + line) * plan.pitch * kPixel;
         for (std::int64_t block = 0; block < plan.blocks; ++block) {
-          std::byte* const pixels = planes + block * plan.plane + (slab.at + line) * plan.pitch * kPixel;
           const int taken = (int)smaller(kPixel, bytes - block * kPixel);
-          fill_pixels(p.outside, from, taken, pixels);
-          copy_pixels(x + block * kPixel, along.stride * p.x_stride[2], to - from, taken, pixels + from * kPixel);
-          fill_pixels(p.outside, plan.pitch - to, taken, pixels + to * kPixel);
+          fill_pixels(p.outside, from, taken, pixels + block * plan.plane);
+          fill_pixels(p.outside, plan.pitch - to, taken, pixels + block * plan.plane + to * kPixel);
         }
+        copy_pixels(x, along.stride * p.x_stride[2], to - from, bytes, plan.plane, pixels + from * kPixel);
       }
     }
 }
@@ -72,19 +73,22 @@ INGOT_INLINE void end_lines(const Patches& p, const ImagePlan& plan, std::int64_
                 image + plane * plan.plane + lines * plan.pitch * kPixel);
 }
 
-/// What each step reads, in the order (tap, channel).
+/// What each step reads. Floats have one order, (tap, channel). Sums of whole numbers are exact in any: all taps of a block of channels, or of
+/// two, follow each other there, since they read much the same pixels, which then are in L1. (Of two, since weights of one block of many lie
+/// so far from tap to tap that they share few sets of L1.)
 template <class T>
 void find_steps(const Patches& p, const ImagePlan& plan, ImageStep* steps) {
   const WindowAxis &down = p.axis[1], &along = p.axis[2];
-  const std::int64_t bytes = p.channels * (int)sizeof(T);
-  for (std::int64_t y = 0; y < down.kernel; ++y)
-    for (std::int64_t x = 0; x < along.kernel; ++x)
-      for (std::int64_t block = 0; block < plan.blocks; ++block) {
-        const std::int64_t at_y = y * down.dilation, at_x = x * along.dilation;
-        const std::int64_t plane = (at_y % down.stride * plan.phases[1] + at_x % along.stride) * plan.blocks + block;
-        *steps++ = {plane * plan.plane + (at_y / down.stride * plan.pitch + at_x / along.stride) * kPixel,
-                    ((y * along.kernel + x) * bytes + block * kPixel) * kPanel};
-      }
+  const std::int64_t bytes = p.channels * (int)sizeof(T), taps = down.kernel * along.kernel;
+  const std::int64_t together = sizeof(T) > 1 ? plan.blocks : plan.blocks > 2 ? 2 : 1;
+  for (std::int64_t tap = 0; tap < taps; ++tap)
+    for (std::int64_t block = 0; block < plan.blocks; ++block) {
+      const std::int64_t at_y = tap / along.kernel * down.dilation, at_x = tap % along.kernel * along.dilation;
+      const std::int64_t plane = (at_y % down.stride * plan.phases[1] + at_x % along.stride) * plan.blocks + block;
+      const std::int64_t first = block / together * together, count = smaller(together, plan.blocks - first);
+      steps[first * taps + tap * count + block - first] = {
+          plane * plan.plane + (at_y / down.stride * plan.pitch + at_x / along.stride) * kPixel, (tap * bytes + block * kPixel) * kPanel};
+    }
 }
 
 struct ImageSteps {

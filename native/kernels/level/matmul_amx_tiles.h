@@ -68,7 +68,8 @@ class BlockEnd {
 
   /// Remembers the block whose sums will be in `sums`, [32][kPanel].
   void begin(const RowTile* tiles, int count, std::int64_t unit, float* sums) {
-    column_ = unit * kPanel;
+    end_.column = column_ = unit * kPanel;
+    end_.width = smaller(kPanel, job_.columns - column_);
     sums_ = sums;
     runs_ = 0;
     for (int t = 0; t < count; ++t) add_runs(tiles[t], t * 16);
@@ -82,9 +83,6 @@ class BlockEnd {
 
   /// Ends the block that began last, if there is one.
   void run() {
-    if (runs_ == 0) return;
-    end_.column = column_;
-    end_.width = smaller(kPanel, job_.columns - column_);
     for (int i = 0; i < runs_; ++i) end_rows(sums_ + run_[i].first * kPanel, run_[i].row, run_[i].count);
     runs_ = 0;
   }
@@ -217,10 +215,12 @@ class BlockEnd {
   Run run_[32];
 };
 
-/// Weights that are fetched while others are multiplied.
+/// Weights that are fetched while others are multiplied: with each step a part of another one.
 struct Fetch {
-  const std::byte *from, *end;
-  int advance;  // bytes a step
+  const std::byte* w;  // a panel
+  int step, count;     // steps of it
+  std::int64_t at;     // bytes of each step that have been fetched
+  int advance;         // bytes that each pair of tiles fetches
 };
 
 /// Some steps of k of a panel.
@@ -232,32 +232,81 @@ struct PanelSteps {
 
 static_assert(kBlockSums == 2 * 16 * kPanel);
 
-/// Rows of one or two tiles times steps of a panel. The sums begin with those in `from`, or with zeros.
+/// Where the sums of a block go that are still in their tiles; count: tiles of rows, 0 where there are none.
+struct Pending {
+  float* to;
+  int count;
+};
+
+/// What tile `i` of the sums begins with: those in `from`, or zeros.
+#define INGOT_BEGIN_SUMS(i, from)                                                           \
+  do {                                                                                      \
+    if ((from) == nullptr) _tile_zero(i);                                                   \
+    else INGOT_TILE_LOAD(i, (from) + i / 2 * 16 * kPanel + i % 2 * 16, kPanel * 4);         \
+  } while (false)
+#define INGOT_STORE_SUMS(i, to) INGOT_TILE_STORE(i, (to) + i / 2 * 16 * kPanel + i % 2 * 16, kPanel * 4)
+
+INGOT_INLINE void store_pending(const Pending& block) {
+  if (block.count == 0) return;
+  INGOT_STORE_SUMS(0, block.to);
+  INGOT_STORE_SUMS(1, block.to);
+  if (block.count == 2) {
+    INGOT_STORE_SUMS(2, block.to);
+    INGOT_STORE_SUMS(3, block.to);
+  }
+}
+
+/// Rows of one or two tiles times steps of a panel. The sums begin with those in `from`, or with zeros. The tiles of the block before are stored
+/// one by one between the first products, whose operands are loaded before: its last products are still on their way then, and stores that
+/// waited for them would keep all else behind them back.
 template <class T, int Count, class Steps>
 INGOT_INLINE void multiply_block(const RowTile* tiles, std::int64_t stride, const PanelSteps& panel, const Steps& steps, const float* from,
-                                 Fetch& fetch) {
-  if (from == nullptr) {
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (Count == 2) {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
+                                 Fetch& fetch, const Pending& before) {
+  const std::byte *const above = tiles[0].x, *const below = tiles[Count - 1].x;
+  const int advance = (int)smaller(fetch.advance, kStepBytes - fetch.at);
+  const auto fetch_step = [&](int s) __attribute__((always_inline)) {
+    if (s - panel.first >= fetch.count) return;
+    const std::byte* const next = fetch.w + steps.w(fetch.step + s - panel.first) + fetch.at;
+    for (int i = 0; i < advance; i += 64) __builtin_prefetch(next + i);
+  };
+  const auto weights = [&](int s) __attribute__((always_inline)) {
+    return panel.tail != nullptr && s + 1 == panel.all ? panel.tail : panel.w + steps.w(s);
+  };
+  int s = panel.first;
+  if (Count == 2 && before.count == 2) {
+    const std::int64_t at = steps.x(s);
+    const std::byte* const b = weights(s);
+    fetch_step(s++);
+    INGOT_TILE_STREAM(4, above + at, stride);
+    INGOT_TILE_LOAD(6, b, 128);
+    INGOT_TILE_LOAD(7, b + 64, 128);
+    INGOT_STORE_SUMS(0, before.to);
+    INGOT_BEGIN_SUMS(0, from);
+    INGOT_ADD_PRODUCT(0, 4, 6);
+    INGOT_TILE_STREAM(5, below + at, stride);
+    INGOT_STORE_SUMS(1, before.to);
+    INGOT_BEGIN_SUMS(1, from);
+    INGOT_ADD_PRODUCT(1, 4, 7);
+    INGOT_STORE_SUMS(2, before.to);
+    INGOT_BEGIN_SUMS(2, from);
+    INGOT_ADD_PRODUCT(2, 5, 6);
+    INGOT_STORE_SUMS(3, before.to);
+    INGOT_BEGIN_SUMS(3, from);
+    INGOT_ADD_PRODUCT(3, 5, 7);
   } else {
-    INGOT_TILE_LOAD(0, from, kPanel * 4);
-    INGOT_TILE_LOAD(1, from + 16, kPanel * 4);
+    store_pending(before);
+    INGOT_BEGIN_SUMS(0, from);
+    INGOT_BEGIN_SUMS(1, from);
     if constexpr (Count == 2) {
-      INGOT_TILE_LOAD(2, from + 16 * kPanel, kPanel * 4);
-      INGOT_TILE_LOAD(3, from + 16 * kPanel + 16, kPanel * 4);
+      INGOT_BEGIN_SUMS(2, from);
+      INGOT_BEGIN_SUMS(3, from);
     }
   }
-  const std::byte *const above = tiles[0].x, *const below = tiles[Count - 1].x;
-  const int advance = fetch.from < fetch.end ? fetch.advance : 0;
-  for (int s = panel.first; s < panel.end; ++s) {
+  written(before.to);
+  for (; s < panel.end; ++s) {
     const std::int64_t at = steps.x(s);
-    const std::byte* const b = panel.tail != nullptr && s + 1 == panel.all ? panel.tail : panel.w + steps.w(s);
-    for (int i = 0; i < advance; i += 64) __builtin_prefetch(fetch.from + i);
-    fetch.from += advance;
+    const std::byte* const b = weights(s);
+    fetch_step(s);
     INGOT_TILE_STREAM(4, above + at, stride);
     INGOT_TILE_LOAD(6, b, 128);
     INGOT_TILE_LOAD(7, b + 64, 128);
@@ -269,16 +318,7 @@ INGOT_INLINE void multiply_block(const RowTile* tiles, std::int64_t stride, cons
       INGOT_ADD_PRODUCT(3, 5, 7);
     }
   }
-}
-
-template <int Count>
-INGOT_INLINE void store_block(float* sums) {
-  INGOT_TILE_STORE(0, sums, kPanel * 4);
-  INGOT_TILE_STORE(1, sums + 16, kPanel * 4);
-  if constexpr (Count == 2) {
-    INGOT_TILE_STORE(2, sums + 16 * kPanel, kPanel * 4);
-    INGOT_TILE_STORE(3, sums + 16 * kPanel + 16, kPanel * 4);
-  }
+  fetch.at += fetch.advance;
 }
 
 constexpr int kNearSteps = 18;      // of a panel that stays in L1 while many rows pass
@@ -320,6 +360,7 @@ INGOT_INLINE void multiply_tiles(const MatmulJob& job, const TileRows& rows, std
   const bool far = row_bytes * job.rows > kNearRows && job.places == nullptr;
   const std::int64_t together = at_once > 0 ? at_once : pairs_at_once(job, rows, row_bytes, far, pairs, panel.all, parts);
   const RowTile last_tile = tile(count - 1);
+  Pending pending{nullptr, 0};
   int turn = 0;
   for (std::int64_t first = 0; first < pairs; first += together) {
     const std::int64_t behind = smaller(first + together, pairs), follow = smaller(behind + together, pairs);
@@ -339,31 +380,31 @@ INGOT_INLINE void multiply_tiles(const MatmulJob& job, const TileRows& rows, std
         panel.end = panel.all * (part + 1) / parts;
         const bool ends = part + 1 == parts;
         const bool follows = unit + 1 < job.units || !ends || behind == pairs;  // else the first unit comes next
-        const std::byte* const ahead = once ? panel.w + kOnceAhead : follows ? panel.w + panel.end * kStepBytes : job.w;
-        Fetch fetch{ahead, at_once == 1 ? ahead : ahead + (panel.end - panel.first) * kStepBytes, advance};
+        Fetch fetch{panel.w, panel.end, panel.all - panel.end, 0, advance};
+        if (once) fetch.w += kOnceAhead, fetch.step = 0;
+        else if (ends) fetch.w = follows ? panel.w + panel_bytes : job.w, fetch.step = 0;
+        if (ends) fetch.count = at_once == 1 ? 0 : panel.all;
         for (std::int64_t pair = first; pair < behind; ++pair) {
           const bool two = 2 * pair + 1 < count;
           const RowTile of[2] = {tile(2 * pair), tile(two ? 2 * pair + 1 : 2 * pair)};
           float* const own = kept + (pair - first) * kBlockSums;
+          const float* const from = part == 0 ? nullptr : own;
           written(padded);
-          if (two) multiply_block<T, 2>(of, rows.stride, panel, steps, part == 0 ? nullptr : own, fetch);
-          else multiply_block<T, 1>(of, rows.stride, panel, steps, part == 0 ? nullptr : own, fetch);
-          if (ends) {
-            end.run();  // that of the block before, while the tiles multiply
-            const std::int64_t block = unit * (behind - first) + pair - first;
-            end.fetch(next_row + next_rows * block / blocks, next_row + next_rows * (block + 1) / blocks);
-          }
-          float* const to = ends ? sums[turn] : own;
-          if (two) store_block<2>(to);
-          else store_block<1>(to);
-          written(to);
+          if (two) multiply_block<T, 2>(of, rows.stride, panel, steps, from, fetch, pending);
+          else multiply_block<T, 1>(of, rows.stride, panel, steps, from, fetch, pending);
+          end.run();  // the block before, while the tiles multiply
+          pending = {ends ? sums[turn] : own, two ? 2 : 1};
           if (!ends) continue;
-          end.begin(of, two ? 2 : 1, unit, to);
+          const std::int64_t block = unit * (behind - first) + pair - first;
+          end.fetch(next_row + next_rows * block / blocks, next_row + next_rows * (block + 1) / blocks);
+          end.begin(of, pending.count, unit, pending.to);
           turn ^= 1;
         }
       }
     }
   }
+  store_pending(pending);
+  written(pending.to);
   end.finish();
 }
 
