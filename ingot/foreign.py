@@ -11,6 +11,7 @@ from pathlib import Path
 
 EXPORT = "torch.export.save(torch.export.export(model.eval(), (x,)), 'model.pt2')"
 ENDS = 1 << 16  # bytes at both ends of a file that are looked at
+MAX_INSIDE = 100  # names in a folder that may be folders of models
 MAX_NAMES = 1000  # in a folder, of which a name that was mistyped may mean one
 
 _CONVERTED = "convert it to ONNX (python -m tf2onnx.convert), and build that: ingot build model.onnx"
@@ -111,8 +112,8 @@ def to_build(path: Path) -> str | None:
 
 
 def missing(path: Path) -> str | None:
-    """What to say of a file that is not there; None for what does not look like the name of a file of ours."""
-    if path.suffix not in (".ingot", ".onnx", ".pt2", ".gguf") or path.exists():
+    """What to say of a file that is not there; None for what does not look like the name of a file."""
+    if path.suffix not in (".ingot", ".onnx", ".pt2", ".gguf", ".pt", ".pth", *_SUFFIXES) or path.exists():
         return None
     near = f": did you mean {likely}?" if (likely := _near(path)) else ""
     if path.suffix == ".ingot" and not near:
@@ -169,4 +170,6 @@ def folder(path: Path) -> str | None:
         return f"{path} is a folder and no model: give the file in it, {path / files[0]}{more}"
     if any(name.endswith((".safetensors", ".bin")) for name in names):
         return f"{path} has weights but no config.json, which says what they are of: download the model's whole folder"
-    return f"{path} has no config.json, so it is not a Hugging Face model directory"
+    inside = (path / name for name in names[:MAX_INSIDE] if (path / name / "config.json").is_file())
+    near = f": did you mean {model}, a folder in it?" if (model := next(inside, None)) else ""
+    return f"{path} has no config.json, so it is not a Hugging Face model directory{near}"

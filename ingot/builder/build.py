@@ -387,8 +387,10 @@ def _build_imported(
         except InputError as e:
             why = str(e).removesuffix(OTHER_SIZES)
             raise InputError(
-                f"{name}: at no sizes that were tried does it run, to be measured and compared: {why}: give inputs "
-                "that suit it (report={'x': array}), or build it without a report (report=False, --no-report)"
+                f"{name}: at no sizes that were tried does it run, to be measured and compared: {why}. If the export "
+                "wrote sizes of its example into the network, it runs at these alone: export it again so that they "
+                "stay free, or give inputs that suit it (report={'x': array}), or build it without a report "
+                "(report=False, --no-report)"
             ) from None
         return tried[0].arrays
 

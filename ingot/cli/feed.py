@@ -80,6 +80,8 @@ def _given(args: argparse.Namespace, inputs: list[str]) -> dict[str, Array]:
             name, path = inputs[0], text
         if not name or not path:
             raise UserError(f"--input {text}: write NAME=FILE.npy; the inputs are {', '.join(inputs)}")
+        if path.endswith(".npz"):
+            raise UserError(f"--input {text}: a .npz file has arrays by name: give it as --npz {path}")
         files.append((name, path))
     if args.input_dir:
         folder = Path(args.input_dir)

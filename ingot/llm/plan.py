@@ -47,9 +47,10 @@ class MemoryPlanner:
 
     def __init__(self, engine: Engine, threads: int | None = None) -> None:
         if engine.kind != "llm":
+            what = "an encoder of texts" if engine.kind == "encoder" else "a plain network"
             raise UserError(
-                f"this model is of kind {engine.kind!r} and generates nothing, so it has no requests to plan for: "
-                "`ingot inspect --size` tells the memory of an engine's runs"
+                f"{engine.path or 'this'} is {what}, and plans are made for requests to a language model: "
+                f"`ingot inspect {engine.path or 'ENGINE'} --size DIM=N` tells the memory of its runs"
             )
         self._config = model_config(engine)
         if not self._config.generates:

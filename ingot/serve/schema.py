@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, inspect
 
 from ingot.serve import frames
 from ingot.serve.problem import Problem
@@ -204,7 +206,43 @@ def read(data: bytes, kind: type[T]) -> T:
         raise Problem(400, message, "invalid_value") from None
     except (msgspec.ValidationError, RecursionError) as e:
         found = re.search(r"`\$\.?([^`.\[]*)[^`]*`$", str(e)) or re.search(r"unknown field `([^`]*)`", str(e))
-        raise Problem(400, f"the request is malformed: {e}", "invalid_value", found[1] if found else None) from None
+        message = f"the request is malformed: {e}{_meant(str(e), kind)}"
+        raise Problem(400, message, "invalid_value", found[1] if found else None) from None
+
+
+# Fields by which a request is seen to be another route's.
+_ROUTE_OF = {
+    "prompt": "/v1/completions", "messages": "/v1/chat/completions", "input": "/v1/responses and /v1/embeddings",
+}  # fmt: skip
+MAX_FIELD = 64  # characters of a name that is compared with those that there are
+
+
+def _meant(error: str, kind: type[Struct]) -> str:
+    """What an unknown field probably was to be, by its name; empty for other errors."""
+    found = re.search(r"unknown field `([^`]*)`(?: - at `([^`]*)`)?$", error)
+    if found is None:
+        return ""
+    name, path = found[1][:MAX_FIELD], found[2]
+    known = _fields(inspect.type_info(kind), re.findall(r"[a-z_]+", path or ""))
+    if not path and name in _ROUTE_OF:
+        return f": it is a field of {_ROUTE_OF[name]}"
+    near = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {near[0]}?" if near else "; /openapi.json has the fields that there are"
+
+
+def _fields(kind: inspect.Type, path: Sequence[str]) -> list[str]:
+    """The names of the fields that an object has behind these fields of a body."""
+    if isinstance(kind, inspect.UnionType):
+        return [name for one in kind.types for name in _fields(one, path)]
+    if isinstance(kind, inspect.ListType):
+        return _fields(kind.item_type, path)
+    if isinstance(kind, inspect.Metadata):
+        return _fields(kind.type, path)
+    if not isinstance(kind, inspect.StructType):
+        return []
+    if not path:
+        return [field.name for field in kind.fields]
+    return [name for field in kind.fields if field.name == path[0] for name in _fields(field.type, path[1:])]
 
 
 def completion(request: CompletionRequest, next_id: Any) -> Job:

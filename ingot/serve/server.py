@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -189,4 +190,5 @@ def _listen(listener: socket.socket, options: Options) -> None:
 
 
 def _taken(host: str, port: int, error: OSError) -> UserError:
-    return UserError(f"cannot listen on {host} port {port}: {error.strerror or error}")
+    way = ": another program listens there, so give another --port" if error.errno == errno.EADDRINUSE else ""
+    return UserError(f"cannot listen on {host} port {port}: {error.strerror or error}{way}")

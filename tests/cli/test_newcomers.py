@@ -93,9 +93,11 @@ def test_another_batch_than_the_one_that_was_built(tmp_path: Path, capsys: Captu
     way = "build it again with that dimension dynamic (dynamic={'x': {0: 'N'}} for a torch module"
     said = failing(capsys, "run", tmp_path / "one.ingot", "--input", tmp_path / "two.npy")
     assert "wanted x: f32[1, 1, 8]. Dimension 0 is fixed at 1 in this engine" in said and way in said
-    for device in ("cpu", "torch"):
-        with pytest.raises(ingot.IngotError, match=re.escape(way)):
+    for device in ("cpu", "torch"):  # the core and ingot.errors say the same
+        with pytest.raises(ingot.IngotError, match=re.escape(ingot.errors.other_sizes("x", 0, 1)) + "$"):
             engine.on(device).run(np.zeros((2, 1, 8), np.float32))
+    with pytest.raises(ingot.IngotError, match=re.escape(ingot.errors.ONE_OF_A_BATCH) + "$"):
+        engine.run(np.zeros((1, 8), np.float32))
     said = failing(capsys, "run", tmp_path / "one.ingot", "--random", "--size", "N=3")
     assert "--size N=3: no size of this engine can change" in said
 
@@ -141,6 +143,25 @@ def test_a_folder_that_was_mistyped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             said = failing(capsys, *command)
             assert f"{name}: there is no such folder: did you mean models/pico-python?" in said
     assert "hf download meta-llama/Llama-3.2-1B" in failing(capsys, "build", "meta-llama/Llama-3.2-1B")
+    (tmp_path / "models" / "pico-python" / "config.json").write_text("{}")
+    assert f"did you mean {tmp_path}/models/pico-python, a folder in it?" in failing(capsys, "build", "models")
+
+
+def test_a_file_of_another_kind_that_was_mistyped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """Nobody is sent to the Hub for a name that only a file has."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "model.pt2").write_bytes(b"")
+    for name, said in (("model.pt", ": did you mean model.pt2?"), ("weights.safetensors", ""), ("net.pth", "")):
+        assert failing(capsys, "build", name).endswith(f"{name}: there is no such file{said}\n")
+
+
+def test_a_npz_file_in_the_place_of_an_array(net: Path, tmp_path: Path, capsys: Captured) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros((1, 1, 8), np.float32))
+    said = failing(capsys, "run", net, "--input", f"x={tmp_path / 'x.npz'}")
+    assert f"a .npz file has arrays by name: give it as --npz {tmp_path / 'x.npz'}" in said
 
 
 def test_ops_by_the_names_that_torch_has(capsys: Captured) -> None:
@@ -236,7 +257,9 @@ def test_plan_says_what_a_wrong_file_is(net: Path, tmp_path: Path, capsys: Captu
         ("net.ingto.ingot", "there is no such file: build it first"),
     ):
         assert words in failing(capsys, "plan", tmp_path / name)
-    assert "`ingot inspect --size` tells the memory" in failing(capsys, "plan", net)
+    said = failing(capsys, "plan", net)
+    assert f"{net} is a plain network, and plans are made for requests" in said
+    assert f"`ingot inspect {net} --size DIM=N` tells the memory" in said
 
 
 def test_devices_and_full_disks(net: Path, capsys: Captured) -> None:

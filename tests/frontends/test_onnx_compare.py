@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime")
 import ingot  # noqa: E402
 from ingot import _lazy  # noqa: E402
 from ingot.__main__ import main  # noqa: E402
-from ingot.errors import MismatchError, UserError  # noqa: E402
+from ingot.errors import InputError, MismatchError, UserError  # noqa: E402
 from ingot.frontends.onnx.table import TABLE  # noqa: E402
 
 helper, TYPES = onnx.helper, onnx.TensorProto
@@ -54,6 +54,16 @@ def test_a_build_compares_at_two_sizes(tmp_path: Path) -> None:
     given = ingot.build(tmp_path / "net.onnx", report={"x": x}, precision="bfloat16")
     assert given.report.comparison.inputs == "given and seeded" and given.report.outputs[0].relative > 1e-4
     json.dumps(given.report.json())
+
+
+def test_sizes_that_an_export_wrote_into_the_graph(tmp_path: Path) -> None:
+    """As torch's older exporter writes the length of its example into an encoder's attention."""
+    nodes = [node("Reshape", ["x", "shape"], ["y"])]
+    path = file(tmp_path / "net.onnx", nodes, ["T", "N", 6], "y", {"shape": np.asarray([9, -1, 3])})
+    with pytest.raises(InputError, match=r"at no sizes .* as \[9, .* stay free, .* \(report=False, --no-report\)$"):
+        ingot.build(path)
+    x = RNG.standard_normal((9, 2, 6)).astype(np.float32)
+    assert ingot.build(path, report={"x": x}).run({"x": x})["y"].shape == (9, 4, 3)
 
 
 def test_half_precision_is_compared_as_such(tmp_path: Path) -> None:

@@ -215,7 +215,8 @@ def test_the_command(tmp_path: Path) -> None:
         outline(directory(tmp_path, LARGE | {"hidden_size": -1}))
     encoder = {"architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
                "intermediate_size": 64, "vocab_size": 61, "max_position_embeddings": 64}  # fmt: skip
-    assert "kind 'encoder'" in command(directory(tmp_path, encoder), code=2)[1]
+    said = command(directory(tmp_path, encoder), code=2)[1]
+    assert "this is an encoder of texts, and plans are made for requests to a language model: `ingot inspect" in said
 
 
 def test_a_limit_of_address_space_counts(tmp_path: Path) -> None:

@@ -6,8 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from ingot.serve.problem import Problem
+from ingot.serve.responses import ResponsesRequest
+from ingot.serve.schema import ChatRequest, CompletionRequest, read
 from tests.serve.harness import MODEL, Running, rest, serving
 
 TEXT = "/v1/completions"
@@ -258,6 +262,38 @@ BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
     "vectors by another word": (VECTOR, vector(pooling="mean"), 400, "invalid_value", "pooling"),
     "vectors of another model": (VECTOR, vector(model="ada"), 404, "model_not_found", "model"),
 }  # fmt: skip
+
+
+# name → (the request's kind, its body, what is said of its unknown field)
+MEANT: dict[str, tuple[type[msgspec.Struct], bytes, str]] = {
+    "a misspelt field": (CompletionRequest, text(max_token=4), ": did you mean max_tokens?"),
+    "a field of a message": (
+        ChatRequest, chat(messages=[{"role": "user", "contents": "x"}]),
+        " - at `$.messages[0]`: did you mean content?",
+    ),
+    "a field of a part": (
+        ChatRequest, chat(messages=[{"role": "user", "content": [{"type": "text", "txt": "x"}]}]),
+        " - at `$.messages[0].content[0]`: did you mean text?",
+    ),
+    "a field of options": (
+        CompletionRequest, text(stream=True, stream_options={"include_use": True}),
+        " - at `$.stream_options`: did you mean include_usage?",
+    ),
+    "the field of a chat": (ResponsesRequest, response(max_tokens=4), ": did you mean max_output_tokens?"),
+    "a prompt of a chat": (ChatRequest, chat(prompt="x"), ": it is a field of /v1/completions"),
+    "messages of a completion": (CompletionRequest, text(messages=HELLO), ": it is a field of /v1/chat/completions"),
+    "nothing near": (CompletionRequest, text(lora="x"), "; /openapi.json has the fields that there are"),
+    "a long name": (CompletionRequest, text(**{"z" * 10**5: 1}), "; /openapi.json has the fields that there are"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_an_unknown_field_says_what_was_meant(name: str) -> None:
+    kind, body, said = MEANT[name]
+    with pytest.raises(Problem) as e:
+        read(body, kind)
+    assert str(e.value).startswith("the request is malformed: Object contains unknown field `")
+    assert str(e.value).endswith(f"`{said}")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

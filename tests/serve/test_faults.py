@@ -302,7 +302,8 @@ def test_two_servers_on_one_port() -> None:
         (lost,) = [one for one in both if one.poll() is not None]
         assert lost.stderr is not None
         assert (lost.returncode, lost.stderr.read().splitlines()[-1]) == (
-            2, f"ingot: error: cannot listen on 127.0.0.1 port {port}: Address already in use")  # fmt: skip
+            2, f"ingot: error: cannot listen on 127.0.0.1 port {port}: Address already in use: another program listens "
+            "there, so give another --port")  # fmt: skip
     finally:
         for one in both:
             one.kill()
