@@ -15,7 +15,7 @@ from ingot.llm.scheduler import Scheduler
 
 _WHAT = {"network": "a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
 _HOW = {
-    "network": "`ingot run` runs it (in Python, ingot.load(…).run)",
+    "network": "`ingot run` runs it (in Python, Engine.run)",
     "llm": "`ingot generate`, `chat` and `serve` run it (in Python, ingot.LLM)",
     "encoder": "`ingot serve` answers /v1/embeddings with it (in Python, ingot.Embedder)",
 }

@@ -110,7 +110,7 @@ class Report:
             found.append(f"int8: it does not pay on this machine ({speed.isa}): a run takes {speed.int8_ms:.3g} ms, "
                          f"and {speed.float_ms:.3g} ms in float; tune keeps the faster type")  # fmt: skip
         if self.slower:
-            found.append(f"int8: no faster on this machine are {', '.join(self.slower)}")
+            found.append(f"int8: no faster on this machine: {', '.join(self.slower)}")
         return found
 
     def __str__(self) -> str:

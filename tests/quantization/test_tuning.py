@@ -99,7 +99,7 @@ def test_a_build_says_where_int8_does_not_pay(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(report, "seconds_of", lambda *_, times=times, order=order: times[next(order)])
         engine = ingot.quantize(network, batches(), weights=weights)
         said = [line for line in engine.log if "int8: it does not pay" in line or "int8: no faster" in line]
-        assert len(said) == count and said[-1] == "int8: no faster on this machine are stem"
+        assert len(said) == count and said[-1] == "int8: no faster on this machine: stem"
         assert count == 1 or "a run takes 1e+03 ms, and 1e+03 ms in float" in said[0]
 
 
