@@ -67,27 +67,25 @@ class Chooser:
             )
         return out
 
-    def choose(self, logits: Any, words: Mapping[str, Any], kind: Kind) -> Any:
-        """Of each row of logits, float32 [R, n], its token, and the bits of its log probability: int32 [2, R]."""
+    def choose(self, logits: Any, words: Mapping[str, Any], kind: Kind, away: Any = None) -> Any:
+        """Of each row of logits, float32 [R, n], its token, and the bits of its log probability: int32 [2, R].
+
+        away: int64 [1], where that shall lie instead: the address of memory of the host, page-locked, or 0.
+        """
         torch, there = self._torch, logits.device
         rows, n = logits.shape
         parts = -(-n // PART)
         tops = torch.empty((rows, parts), dtype=torch.float32, device=there)
         places = torch.empty((rows, parts), dtype=torch.int32, device=there)
         sums, drawn_sums = torch.empty((2, rows, parts), dtype=torch.float64, device=there)
-        found = torch.empty((2, rows), dtype=torch.int32, device=there)
-        kernels, options, drawn = self._kernels, self._options, kind is not Kind.GREEDY
-        stride, temperature = logits.stride(0), words["temperature"]
-        shape = {"BN": PART, "BP": power(parts), "DRAWN": drawn, **options}
-        kernels.greatest_parts[(rows, parts)](logits, tops, places, n, stride, BN=PART, **options, num_warps=4)
-        kernels.weigh_parts[(rows, parts)](
-            logits, tops, temperature, sums, drawn_sums, n, stride, parts, **shape, num_warps=4
-        )
+        found = torch.empty((2, rows), dtype=torch.int32, device=there) if away is None else away
         by_rank = kind in (Kind.TOP, Kind.RANKED)
         ranked = by_rank_of(torch, logits, words, min(RANKS, n) if kind is Kind.TOP else n) if by_rank else places
-        kernels.choose[(rows,)](
-            logits, tops, places, sums, drawn_sums, temperature, words["uniform"], ranked, self.chosen, found,
-            n, stride, parts, rows, RANKED=by_rank, **shape, num_warps=4,
+        self._kernels.choose[(rows, parts)](
+            logits, tops, places, sums, drawn_sums, words["temperature"], words["uniform"], ranked,
+            self._launcher.zeros(rows, there), self.chosen, found, n, logits.stride(0), parts, rows, BN=PART,
+            BP=power(parts), DRAWN=kind is not Kind.GREEDY, RANKED=by_rank, AWAY=away is not None, **self._options,
+            num_warps=4,
         )  # fmt: skip
         return found
 

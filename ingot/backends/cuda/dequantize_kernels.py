@@ -53,7 +53,7 @@ def group_tiles(
            PAIR, EXTRA)  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def expand_rows(
     weight, scales, out, n, k, BN: tl.constexpr, BK: tl.constexpr, FLOATS: tl.constexpr, DEPENDENT: tl.constexpr
 ):

@@ -13,7 +13,7 @@ from ingot import _lazy
 from ingot.backends.cuda.driver import driver
 from ingot.backends.cuda.net_calls import net_program
 from ingot.backends.cuda.net_target import NET
-from ingot.backends.cuda.program import Attention, Experts, Product, Single, program
+from ingot.backends.cuda.program import SINGLES, Attention, Experts, Product, Single, program
 from ingot.backends.torch_executor import lowered
 from ingot.backends.torch_target import TORCH
 
@@ -33,7 +33,7 @@ def calls_of(header: Mapping[str, Any], external: Mapping[str, Any], entry: str 
     for each in net_program(network) if net else program(network):
         ops = [node.op.name for node in each.nodes]
         host = any(node.op.torch is None or node.op.reads_back for node in each.nodes)
-        kernel = not isinstance(each, Single)
+        kernel = not isinstance(each, Single) or (not net and isinstance(each.nodes[0].op, SINGLES))
         runs = "kernel" if kernel else "host call (slow)" if host else "torch form"
         name = NAMES.get(type(each)) or getattr(each, "kernel", ops[0])
         found.append({"call": name, "ops": ops, "runs": runs, "where": each.nodes[0].where})

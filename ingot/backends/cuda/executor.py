@@ -1,8 +1,8 @@
 """An executor of networks on an NVIDIA GPU: kernels of our own where there are some, torch forms elsewhere.
 
 A step of a language model with one row a request is padded to a power of two of rows, captured once as a CUDA graph
-and replayed: its inputs lie in one buffer at a fixed address, which one copy from pinned memory fills. Whatever else is
-asked for runs call by call.
+for each kind of choice that is made of its logits, and replayed: its first kernel reads its inputs in memory of the
+host, its last one writes the tokens there. Whatever else is asked for runs call by call.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ingot.backends.cuda.launch import Launcher
 from ingot.backends.cuda.launch_shapes import power, tiles_of
 from ingot.backends.cuda.net_executor import open_net
 from ingot.backends.cuda.operands import Rows, unpacked
-from ingot.backends.cuda.program import Attention, Call, Experts, Single
-from ingot.backends.cuda.steps import MOST_ROWS, PADDING, Graphs, Step, blank, choosing, columns_of, layout_of
-from ingot.backends.cuda.transfer import Transfer, arrays_of
+from ingot.backends.cuda.program import Attention, Call, Experts
+from ingot.backends.cuda.steps import MOST_ROWS, PADDING, SLOTS, Graphs, Step, columns_of, layout_of
+from ingot.backends.cuda.transfer import Inputs, Transfer, arrays_of
 from ingot.backends.cuda.weights import Arranged, arranged
 from ingot.backends.device import Choice, Chosen, Opening
 from ingot.backends.torch_device import package
@@ -85,7 +85,7 @@ class CudaExecutor(TorchExecutor):
         self._chooser = Chooser(torch, device, self._launcher)
         self._transfer = Transfer(torch, device)
         self._graphs = Graphs(torch)
-        self._steps: dict[tuple[int, int], Step | None] = {}  # None: there was no memory for it
+        self._steps: dict[tuple[int, int, Kind | None], Step | None] = {}  # None: there was no memory for it
         names = {v.name for v in self._network.inputs}
         attentions = [c for c in made.calls if isinstance(c, Attention)]
         self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
@@ -105,16 +105,24 @@ class CudaExecutor(TorchExecutor):
         torch, device = self._torch, self._device
         sizes = self._sizes({v.name: np.empty(shapes[v.name], np.int32) for v in self._network.inputs})
         rows, requests = shapes["token_ids"][0], shapes["context_len"][0]
+        each = rows == requests <= MOST_ROWS
         with self._alone():
-            found = {name: torch.empty(shape, dtype=torch.int32, device=device) for name, shape in shapes.items()}
-            found["token_ids"] = self._chooser.follow(found["token_ids"], torch.empty_like(found["token_ids"]))
-            given = {v: found[v.name] for v in self._network.inputs}
-            tiles = {g: torch.empty((1, 2), dtype=torch.int32, device=device) for g in self._groups}
-            outputs = self._calls(given, sizes, None, None, None if rows == requests else Prompts(tiles, rows))
+            if each:
+                layout = layout_of([v.name for v in self._network.inputs], rows, shapes["block_table"][1])
+                ring = torch.empty((SLOTS, layout.words), dtype=torch.int32, device=device)
+                inputs = Inputs.of(torch, device, layout, ring)
+                outputs, words = self._captured_calls(inputs, sizes), inputs.tensors
+            else:
+                found = {name: torch.empty(shape, dtype=torch.int32, device=device) for name, shape in shapes.items()}
+                found["token_ids"] = self._chooser.follow(found["token_ids"], torch.empty_like(found["token_ids"]))
+                given = {v: found[v.name] for v in self._network.inputs}
+                tiles = {g: torch.empty((1, 2), dtype=torch.int32, device=device) for g in self._groups}
+                outputs = self._calls(given, sizes, None, None, None if rows == requests else Prompts(tiles, rows))
+                count = len(outputs.get("logits", ()))
+                words = {n: torch.empty(count, dtype=getattr(torch, d), device=device) for n, d in WORDS.items()}
             logits = outputs.get("logits", ())
-            words = {n: torch.empty(len(logits), dtype=getattr(torch, d), device=device) for n, d in WORDS.items()}
             for kind in kinds if len(logits) else ():
-                self._chooser.choose(logits, words, kind)
+                self._chooser.choose(logits, words, kind, words.get("results"))
 
     # ------------------------------------------------------------------------------------------------------------ runs
     def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
@@ -160,30 +168,27 @@ class CudaExecutor(TorchExecutor):
         sizes = self._last = self._sizes(feeds)
         count = 0 if choice is None else len(choice.temperature)
         flags: dict[Node, Any] = {}
-        found: Any = None
+        chosen: Any = None
         kind = kind_of(choice, int(self._network.outputs["logits"].shape[1])) if choice and count else None
-        step = self._step(feeds)
+        step = self._step(feeds, kind)
         if step is not None:
-            step.start(transfer, feeds, choice)
+            chosen = step.start(transfer, feeds, choice)
             counts = {n: v.spec.evaluate(sizes)[0] for n, v in self._network.outputs.items()}
             outputs = {n: step.outputs[n][:size] for n, size in counts.items()}
-            if kind is not None:
-                replay, found = choosing(step, kind, self._graphs, self._chooser)
-                replay()
-                found = found[:, :count]
         else:
             tensors, words = self._inputs(feeds, choice)
             if self._foreseen:
                 check(list(known := self._faults(feeds, sizes)), known.values())
             outputs = self._calls(tensors, sizes, None, None if self._foreseen else flags, self._prompts(feeds))
             if kind is not None:
-                found = self._chooser.choose(outputs["logits"][:count], words, kind)
+                chosen = transfer.back(self._chooser.choose(outputs["logits"][:count], words, kind))
         if choice is not None and "logits" in outputs:
             outputs["logits"] = _rows_of(torch, outputs["logits"], choice.back)
         come = {name: transfer.back(tensor) for name, tensor in outputs.items()}
-        chosen = None if found is None else transfer.back(found)
         told = [transfer.back(tensor) for tensor in self._flags(flags)]
         event = transfer.mark()
+        if step is not None:
+            step.ends(event)
         known = self._faults(feeds, sizes) if step is not None else {}  # while the device computes
 
         def wait() -> Chosen:
@@ -192,7 +197,7 @@ class CudaExecutor(TorchExecutor):
             check(list(known), known.values())
             if told:
                 check(list(flags), told[0].tolist())
-            tokens, logprobs = (_NONE, _NONE) if chosen is None else tokens_of(chosen.numpy())
+            tokens, logprobs = (_NONE, _NONE) if chosen is None else tokens_of(chosen.numpy()[:, :count])
             return Chosen(tokens, logprobs, arrays_of(torch, come))
 
         return wait
@@ -213,37 +218,43 @@ class CudaExecutor(TorchExecutor):
         there = self._transfer.there({str(group): tiles_of(feeds["query_start"], group) for group in self._groups})
         return Prompts({int(name): tensor for name, tensor in there.items()}, int(feeds["query_start"][-1]))
 
-    def _step(self, feeds: Mapping[str, Array]) -> Step | None:
-        """The captured step for these inputs, if they are those of one."""
+    def _step(self, feeds: Mapping[str, Array], kind: Kind | None) -> Step | None:
+        """The captured step for these inputs and this choice, if they are those of one."""
         rows = self._step_rows(feeds) if self._captures else 0
         if not rows:
             return None
-        columns = columns_of(feeds["block_table"].shape[1])
-        if (rows, columns) not in self._steps:
+        key = (rows, columns_of(feeds["block_table"].shape[1]), kind)
+        if key not in self._steps:
             try:
-                self._steps[rows, columns] = self._capture(rows, columns)
+                self._steps[key] = self._capture(*key)
             except RuntimeError as e:
                 if not (out_of_memory(e) or (e.__context__ is not None and out_of_memory(e.__context__))):
                     raise  # the end of a capture may say that it failed, and not why
-                self._steps[rows, columns] = None  # such steps run call by call from now on
+                self._steps[key] = None  # such steps run call by call from now on
                 if self._on_gpu:
                     self._torch.cuda.empty_cache()
-        return self._steps[rows, columns]
+        return self._steps[key]
 
-    def _capture(self, rows: int, columns: int) -> Step:
+    def _capture(self, rows: int, columns: int, kind: Kind | None) -> Step:
         layout = layout_of([v.name for v in self._network.inputs], rows, columns)
-        memory, tensors = blank(layout, self._torch, self._device)
         sizes = self._sizes({v.name: np.empty(layout.places[v.name].shape, np.int32) for v in self._network.inputs})
+        step = Step(self._torch, self._device, layout, kind)
 
         def work() -> dict[str, Any]:
-            given = {v: tensors[v.name] for v in self._network.inputs}
-            for value in given:
-                if value.name == "token_ids":
-                    given[value] = self._chooser.follow(given[value], tensors["behind"])
-            return self._calls(given, dict(sizes), None, None, None)
+            outputs = self._captured_calls(step.inputs, dict(sizes))
+            if kind is not None:
+                self._chooser.choose(outputs["logits"], step.inputs.tensors, kind, step.inputs.tensors["results"])
+            return outputs
 
-        replay, found = self._graphs.captured(work)
-        return Step(layout, memory, tensors, replay, found)
+        kept = self._chooser.chosen.clone()  # capturing runs it once
+        step.capture(self._graphs, work)
+        self._chooser.chosen.copy_(kept)
+        return step
+
+    def _captured_calls(self, inputs: Inputs, sizes: dict[str, int]) -> dict[str, Any]:
+        self._launcher.take_inputs(inputs, self._chooser.chosen)
+        given = {**inputs.tensors, "token_ids": inputs.tokens}
+        return self._calls({v: given[v.name] for v in self._network.inputs}, sizes, None, None, None)
 
     def _inputs(
         self, feeds: Mapping[str, Array], choice: Choice | None = None
@@ -306,7 +317,7 @@ class CudaExecutor(TorchExecutor):
             begin = self._now(items)
             if faults is not None:
                 self._note_faults(found, tensors, sizes, faults)
-            inside = "" if isinstance(found, Single) else self._kernels.run(number, found, tensors, prompts)
+            inside = self._kernels.run(number, found, tensors, prompts)
             by_reference = False
             if not inside:
                 for node in found.nodes:
@@ -348,7 +359,20 @@ class CudaExecutor(TorchExecutor):
                 operands = [None if v.spec is None else tensors[v] for v in node.inputs]
                 faults[node] = known(node.op, sizes).torch_fault(self._torch, *operands)  # type: ignore[misc]
 
+    def _nothing(self, node: Node, sizes: Mapping[str, int]) -> dict[Value, Any] | None:
+        """A node's results where none has an element: nothing is launched for them. None for any other node."""
+        if node.op.binds or any(isinstance(v.spec, StateSpec) or v.dtype.bits < 8 for v in node.outputs):
+            return None
+        shapes = {v: v.spec.evaluate(sizes) for v in node.outputs}
+        if not all(0 in shape for shape in shapes.values()):
+            return None
+        torch, device = self._torch, self._device
+        return {v: torch.empty(n, dtype=getattr(torch, v.dtype.name), device=device) for v, n in shapes.items()}
+
     def _by_torch(self, node: Node, tensors: dict[Value, Any], sizes: dict[str, int]) -> bool:
+        if (empty := self._nothing(node, sizes)) is not None:
+            tensors |= empty
+            return False
         op: Op = known(node.op, sizes)
         operands = [None if v.spec is None else _wide(tensors[v]) for v in node.inputs]
         if isinstance(op, Dequantize) and node.inputs[0] in self._made.groups:

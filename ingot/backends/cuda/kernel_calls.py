@@ -8,10 +8,14 @@ from typing import Any
 
 from ingot.backends.cuda.launch import Launcher
 from ingot.backends.cuda.launch_shapes import TILE_ROWS
-from ingot.backends.cuda.operands import Form, Mixture, Norm
-from ingot.backends.cuda.program import Attention, Experts, Product
+from ingot.backends.cuda.operands import Form, Mixture, Norm, Rows
+from ingot.backends.cuda.program import FLOATS, Attention, Call, Experts, Product
 from ingot.backends.cuda.weights import Arranged
-from ingot.ir import Value
+from ingot.ir import Node, Value
+from ingot.ir.spec import axis_of
+from ingot.ops.attention import RopeTable
+from ingot.ops.conversion import Dequantize
+from ingot.ops.indexing import Embedding, Take
 
 
 @dataclass(frozen=True)
@@ -33,17 +37,59 @@ class KernelCalls:
     made: Arranged
     launcher: Launcher
 
-    def run(
-        self, number: int, found: Product | Attention | Experts, tensors: dict[Value, Any],
-        prompts: Prompts | None,
-    ) -> str:  # fmt: skip
-        """Runs a call by a kernel, if one takes the sizes of this run; its name."""
+    def run(self, number: int, found: Call, tensors: dict[Value, Any], prompts: Prompts | None) -> str:
+        """Runs a call by a kernel, if one takes it and the sizes of this run; its name."""
         if isinstance(found, Product):
             return "product" if self._product(number, found, tensors) else ""
         if isinstance(found, Experts):
             return "experts" if self._experts(found, self.made.mixtures[number], tensors) else ""
-        name = "decode_attention" if prompts is None else "prefill_attention"
-        return name if self._attention(found, tensors, prompts) else ""
+        if isinstance(found, Attention):
+            name = "decode_attention" if prompts is None else "prefill_attention"
+            return name if self._attention(found, tensors, prompts) else ""
+        (node,) = found.nodes
+        runs = {RopeTable: self._angles, Embedding: self._lookup, Take: self._lookup, Dequantize: self._widened}
+        run = runs.get(type(node.op))
+        return node.op.name if run is not None and run(node, tensors) else ""
+
+    def _widened(self, node: Node, tensors: dict[Value, Any]) -> bool:
+        """Rows of a table that is stored as integers."""
+        op: Any = node.op
+        if op.group or len(node.inputs) != 2 or op.dtype not in FLOATS:
+            return False
+        rows, scales = (tensors[v] for v in node.inputs)
+        kinds = (self.torch.int8, self.torch.float8_e4m3fn)
+        if rows.dtype not in kinds or rows.ndim != 2 or not rows.numel() or scales.shape != (len(rows), 1):
+            return False
+        if not rows.is_contiguous() or not scales.is_contiguous() or scales.dtype != self.torch.float32:
+            return False
+        tensors[node.output] = self.launcher.floats_of(rows, scales, 0, getattr(self.torch, op.dtype.name))
+        return True
+
+    def _angles(self, node: Node, tensors: dict[Value, Any]) -> bool:
+        op: Any = node.op
+        positions, frequencies = (tensors[v] for v in node.inputs)
+        if not len(positions) or not len(frequencies) or not positions.is_contiguous():
+            return False
+        found = self.launcher.angles(positions, frequencies, op.scale)
+        tensors |= dict(zip(node.outputs, found, strict=True))
+        return True
+
+    def _lookup(self, node: Node, tensors: dict[Value, Any]) -> bool:
+        """Rows of a table, or of what a step computes."""
+        op: Any = node.op
+        if op.from_end or node.inputs[1] in self.made.groups:
+            return False
+        operands = [tensors[v] for v in node.inputs]
+        index, table = operands if isinstance(op, Embedding) else operands[::-1]
+        if isinstance(table, Rows) or table.ndim != 2 or index.ndim != 1 or not len(index) or not len(table):
+            return False
+        if isinstance(op, Take) and axis_of(op.axis, 2):
+            return False
+        lines = [n * table.element_size() % 4 for n in (table.shape[1], table.stride(0), table.storage_offset())]
+        if any(lines) or not table.shape[1] or table.stride(1) != 1 or not index.is_contiguous():
+            return False
+        tensors[node.output] = self.launcher.rows_of(table, index, isinstance(op, Take))
+        return True
 
     def _attention(self, found: Attention, tensors: dict[Value, Any], prompts: Prompts | None) -> bool:
         q, key, value = (tensors[v] for v in (found.q, found.key, found.value))

@@ -30,6 +30,7 @@ from ingot.backends.cuda.launch_shapes import (
     step_of,
 )
 from ingot.backends.cuda.operands import Form, Mixture, Norm, Rows, Weight
+from ingot.backends.cuda.transfer import Inputs
 
 LIBRARY_UNIT = 16  # outputs and inputs of the library's products of float8 are multiples of this
 UNIT = 16  # inputs of a product of integers by few rows are a multiple of this
@@ -47,11 +48,17 @@ class Launcher:
     blocks: Blocks = field(default_factory=dict)
     tiles: Tiles = field(default_factory=dict)
     _zeros: dict[int, Any] = field(default_factory=dict)
+    _apart: bool = False  # whether the next launch begins when the last one has ended
 
     @cached_property
     def native(self) -> bool:
         """Whether kernels are compiled; Triton's interpreter takes no instructions of a GPU."""
         return not _lazy.load("triton").knobs.runtime.interpret
+
+    @cached_property
+    def step_kernels(self) -> Any:
+        """The module of what stands at the ends of a step."""
+        return _lazy.load("ingot.backends.cuda.step_kernels")
 
     @cached_property
     def row_kernels(self) -> Any:
@@ -100,10 +107,13 @@ class Launcher:
         """The launch shapes of torch's current GPU."""
         return Shapes.of(self.torch, self.blocks, self.tiles)
 
-    @cached_property
+    @property
     def options(self) -> dict[str, Any]:
-        """What every launch is told."""
-        return {"launch_pdl": True} if self.dependent else {}
+        """What a launch is told; asked for at each. The one behind `take_inputs` begins when these are there, and so do
+        all later ones: some read inputs before they wait for others.
+        """
+        apart, self._apart = self._apart, False
+        return {"launch_pdl": True} if self.dependent and not apart else {}
 
     def product(
         self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None, rounds: bool = False
@@ -150,7 +160,8 @@ class Launcher:
             self.float_kernels.product_rows[(programs,)](
                 x, gain, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out, n, k,
                 *numbers, ROWS=rows, BN=shape.rows, BK=power(k), SCALED=weight.scales is not None, ROUNDS=rounds,
-                NATIVE=self.native, STAYS=stays, num_warps=shape.warps, **flags, **self.options,
+                NATIVE=self.native, STAYS=stays, num_warps=shape.warps, maxnreg=shape.registers or None, **flags,
+                **self.options,
             )  # fmt: skip
             return
         block = self.shapes.integers(weight, rows)
@@ -245,25 +256,25 @@ class Launcher:
 
     def _expanded(self, weight: Weight, dtype: Any) -> Weight:
         """The numbers that integers or floats of 8 bits and scales stand for, for as long as one product takes."""
-        n, k, torch = weight.outputs, weight.inputs, self.torch
-        made: list[Any] = []
-        for stored, scales in ((weight.first, weight.scales), (weight.second, weight.second_scales)):
-            if stored is None:
-                continue
-            out = torch.empty((n, k), dtype=dtype, device=stored.device)
-            if weight.group:
-                self.dequantize_kernels.expand_groups[(-(-n // 32), k // weight.group)](
-                    stored, scales, out, n, k, BN=32, HALF=weight.group // 2, DEPENDENT=self.dependent, num_warps=4,
-                    **self.options,
-                )  # fmt: skip
-            else:
-                wide = min(512, power(k))
-                self.dequantize_kernels.expand_rows[(-(-n // 8), -(-k // wide))](
-                    stored, scales, out, n, k, BN=8, BK=wide, FLOATS=not weight.integers, DEPENDENT=self.dependent,
-                    num_warps=4, **self.options,
-                )  # fmt: skip
-            made.append(out)
+        parts = ((weight.first, weight.scales), (weight.second, weight.second_scales))
+        made = [self.floats_of(stored, scales, weight.group, dtype) for stored, scales in parts if stored is not None]
         return Weight(made[0], second=made[1] if len(made) > 1 else None)
+
+    def floats_of(self, stored: Any, scales: Any, group: int, dtype: Any) -> Any:
+        """Rows of integers or float8 as floats: a scale a row, or one a group of integers of 4 bits (`packed`)."""
+        n, k = stored.shape[0], stored.shape[1] * (2 if group else 1)
+        out = self.torch.empty((n, k), dtype=dtype, device=stored.device)
+        told = {"DEPENDENT": self.dependent, "num_warps": 4, **self.options}
+        if group:
+            self.dequantize_kernels.expand_groups[(-(-n // 32), k // group)](
+                stored, scales, out, n, k, BN=32, HALF=group // 2, **told
+            )
+        else:
+            wide = min(512, power(k))
+            self.dequantize_kernels.expand_rows[(-(-n // 8), -(-k // wide))](
+                stored, scales, out, n, k, BN=8, BK=wide, FLOATS=stored.dtype != self.torch.int8, **told
+            )
+        return out
 
     def adds_in_place(self, weight: Weight, x: Any, extra: Any) -> bool:
         """Whether `product` may write over what it adds: the library does, and copies it first where it may not."""
@@ -376,6 +387,39 @@ class Launcher:
             x, norm.gain, out, k, norm.eps, norm.shift, x.stride(0), out.stride(0), BK=power(k),
             DEPENDENT=self.dependent, num_warps=4, **self.options,
         )  # fmt: skip
+
+    def take_inputs(self, inputs: Inputs, chosen: Any) -> None:
+        """The next slot of a ring, and its tokens with those that were chosen by the step before."""
+        places, rows = inputs.layout.places, len(inputs.tokens)
+        self.step_kernels.take_inputs[(1,)](
+            inputs.ring, inputs.memory, inputs.turn, chosen, inputs.tokens, inputs.layout.words,
+            places["token_ids"].begin, places["behind"].begin, rows, SLOTS=len(inputs.ring), BR=power(rows), BN=1024,
+            DEPENDENT=self.dependent, num_warps=8, **self.options,
+        )  # fmt: skip
+        self._apart = True
+
+    def rows_of(self, table: Any, index: Any, zeros: bool) -> Any:
+        """table[index], rows of a whole number of 32-bit words; with `zeros` an index below 0 gives a row of these."""
+        words, out = table.view(self.torch.int32), self.torch.empty(
+            (len(index), table.shape[1]), dtype=table.dtype, device=table.device
+        )
+        count, width = words.shape
+        size = min(1024, power(width))
+        self.step_kernels.table_rows[(len(index), -(-width // size))](
+            words, index, out.view(self.torch.int32), count, width, words.stride(0), ZEROS=zeros, BN=size,
+            DEPENDENT=self.dependent, num_warps=4, **self.options,
+        )  # fmt: skip
+        return out
+
+    def angles(self, positions: Any, frequencies: Any, scale: float) -> tuple[Any, Any]:
+        """cos and sin of positions [T] · frequencies [R], times `scale`: float32 [T, R] each."""
+        rows, width = len(positions), len(frequencies)
+        cos, sin = self.torch.empty((2, rows, width), dtype=self.torch.float32, device=positions.device)
+        self.step_kernels.angles[(rows,)](
+            positions, frequencies, cos, sin, width, scale, BN=power(width), DEPENDENT=self.dependent, num_warps=1,
+            **self.options,
+        )  # fmt: skip
+        return cos, sin
 
     def decode(
         self, q: Any, key: Any, value: Any, slot: Any, state: Any, context_len: Any, block_table: Any, out: Any,

@@ -99,6 +99,8 @@ class Shapes:
             if n >= 3 * held * self.multiprocessors * 16 // warps:
                 return Block(warps, held, 0, 16 // warps)
         warps, held = held_rows(weight.inputs, parts)
+        if rows == 1 and wide == 4096 and size == 2 and (parts == 2 or n > FEW_OUTPUTS):
+            held *= 2  # 32 KB a program
         return Block(warps, min(held, power(n)), 0, 0)
 
     def integers(self, weight: Weight, rows: int) -> Block:

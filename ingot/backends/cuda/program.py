@@ -13,22 +13,23 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from ingot import dtypes
 from ingot.backends.cuda.launch_shapes import LEAST_GROUP, MOST_INPUTS, power
 from ingot.ir import Network, Node, Value
-from ingot.ops.attention import KvWrite, PagedAttention, Rope
+from ingot.ops.attention import KvWrite, PagedAttention, Rope, RopeTable
 from ingot.ops.binary import Add, Mul
 from ingot.ops.conversion import Dequantize, Float8Rows
 from ingot.ops.elementwise import Silu
-from ingot.ops.indexing import Embedding
+from ingot.ops.indexing import Embedding, Take
 from ingot.ops.mixture import Moe
 from ingot.ops.norm import RmsNorm
 from ingot.ops.product import Matmul
 
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+SINGLES = (RopeTable, Embedding, Take, Dequantize)  # that have a kernel by themselves
 MOST_EXPERTS = 1024  # of a mixture: a program looks at all of them
 
 
 @dataclass(frozen=True)
 class Single:
-    """One node, by its torch form."""
+    """One node, by its torch form, or of SINGLES by a kernel that may decline it."""
 
     nodes: tuple[Node, ...]
 

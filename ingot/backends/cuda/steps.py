@@ -1,24 +1,25 @@
 """Captured steps of a language model, one row a request: a CUDA graph for each number of rows and width of the table.
 
-The inputs of a step lie in one buffer at a fixed address, which one copy from pinned memory fills. Rows that nobody
-asked for write nothing and see nothing.
+The inputs of a step lie in one buffer at a fixed address, which its first kernel fills. Rows that nobody asked for
+write nothing and see nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ingot.backends.cuda.choice import WORDS, Chooser, Kind
-from ingot.backends.cuda.transfer import Layout, Transfer
+from ingot.backends.cuda.choice import WORDS, Kind
+from ingot.backends.cuda.page_locked import PAGE_LOCKED
+from ingot.backends.cuda.transfer import Inputs, Layout, Transfer
 from ingot.backends.device import Choice
 
 Array = np.ndarray[Any, Any]
 
 MOST_ROWS = 64  # of a captured step
+SLOTS = 4  # of a ring of inputs: a power of two, and more than steps that are under way
 # What the inputs of a padded step hold in the rows that nobody asked for.
 PADDING = {"token_ids": 0, "positions": 0, "slot": -1, "context_len": 0, "block_table": 0, "logit_rows": -1,
            "long_rope": 0}  # fmt: skip
@@ -32,25 +33,47 @@ def _padding(name: str) -> int:
     return -1 if name == "behind" else PADDING.get(name, 0)
 
 
-@dataclass
-class Step:
-    """A captured step.
+def _never() -> None:
+    raise AssertionError("a step is captured before it is started")
 
-    memory: its inputs on the device; tensors: views of that. replay: computes `outputs`. choices: of each kind of
-    choice that was asked for, what chooses, and where the tokens are then.
+
+class Step:
+    """A captured step, and what chooses its tokens if somebody does: one kind of choice.
+
+    Its inputs lie in a ring of page-locked memory of the host, which its first kernel reads, turn by turn; the tokens
+    go where `results` of the inputs says, memory of the host too. So the device waits for no copy.
     """
 
-    layout: Layout
-    memory: Any
-    tensors: Mapping[str, Any]
-    replay: Replay
-    outputs: Mapping[str, Any]
-    choices: dict[Kind, tuple[Replay, Any]] = field(default_factory=dict)
+    def __init__(self, torch: Any, device: Any, layout: Layout, kind: Kind | None) -> None:
+        self.kind = kind
+        self.outputs: Mapping[str, Any] = {}
+        ring = PAGE_LOCKED.empty(torch, device, (SLOTS, layout.words), torch.int32)
+        self._slots = [layout.arrays(words) for words in ring.numpy()]
+        for array, name in ((array, name) for slot in self._slots for name, array in slot.items()):
+            array[...] = _padding(name)
+        self.inputs = Inputs.of(torch, device, layout, ring)
+        self._replay: Replay = _never
+        self._turns = 0
+        self._ends: list[Any] = [None] * SLOTS  # events, of the runs that read the slots
 
-    def start(self, transfer: Transfer, feeds: Mapping[str, Array], choice: Choice | None) -> None:
-        """Fills the inputs, and computes the outputs."""
-        memory, arrays = transfer.words(self.layout)
+    def capture(self, graphs: Graphs, work: Callable[[], Mapping[str, Any]]) -> None:
+        """Captures `work`, which computes the outputs and takes a turn."""
+        self._replay, self.outputs = graphs.captured(work)
+        self.inputs.turn.zero_()  # it ran before, to compile
+
+    def start(self, transfer: Transfer, feeds: Mapping[str, Array], choice: Choice | None) -> Any:
+        """Fills the inputs, and computes the outputs. Tokens and log probabilities as the device will write them, int32
+        [2, rows] on the host. The caller tells `ends` what marks the end of it."""
+        slot = self._turns % SLOTS
+        transfer.wait(self._ends[slot])
+        arrays = self._slots[slot]
+        found = None
         for name, array in arrays.items():
+            if name == "results":
+                if self.kind is not None:
+                    found = transfer.host((2, len(arrays["behind"])), "int32")
+                array[0] = 0 if found is None else found.data_ptr()
+                continue
             if name in WORDS or name == "behind":
                 given: Array = _NOTHING if choice is None else getattr(choice, name)
             else:
@@ -63,17 +86,13 @@ class Step:
             else:
                 array[:count] = given
             array[count:] = given[-1] if name == "query_start" else _padding(name)
-        self.memory.copy_(memory, non_blocking=True)
-        self.replay()
+        self._replay()
+        self._turns += 1
+        return found
 
-
-def blank(layout: Layout, torch: Any, device: Any) -> tuple[Any, dict[str, Any]]:
-    """The inputs of a step in which nobody has a row."""
-    memory = torch.zeros(layout.words, dtype=torch.int32, device=device)
-    tensors = layout.tensors(torch, memory)
-    for name, tensor in tensors.items():
-        tensor.fill_(_padding(name))
-    return memory, tensors
+    def ends(self, event: Any) -> None:
+        """What was started last ends with an event."""
+        self._ends[(self._turns - 1) % SLOTS] = event
 
 
 def layout_of(names: list[str], rows: int, columns: int) -> Layout:
@@ -85,6 +104,7 @@ def layout_of(names: list[str], rows: int, columns: int) -> Layout:
         shapes["hidden_rows"] = (0,), "int32"
     shapes |= {name: ((rows,), dtype) for name, dtype in WORDS.items()}
     shapes["behind"] = (rows,), "int32"
+    shapes["results"] = (1,), "int64"
     return Layout.of(shapes)
 
 
@@ -118,11 +138,3 @@ class Graphs:
             found = work()
         return graph.replay, found
 
-
-def choosing(step: Step, kind: Kind, graphs: Graphs, chooser: Chooser) -> tuple[Replay, Any]:
-    """What chooses the tokens of a step, and where they are then."""
-    if kind not in step.choices:
-        kept = chooser.chosen.clone()  # capturing runs it once
-        step.choices[kind] = graphs.captured(lambda: chooser.choose(step.outputs["logits"], step.tensors, kind))
-        chooser.chosen.copy_(kept)
-    return step.choices[kind]

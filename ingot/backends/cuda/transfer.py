@@ -15,6 +15,7 @@ from ingot.ops.in_torch import to_array
 Array = np.ndarray[Any, Any]
 
 ALIGNMENT = 4  # words: 16 bytes
+WHOLE = 16  # words, of which a layout has a multiple: kernels are compiled for such numbers
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Layout:
             end = at + int(np.prod(shape)) * np.dtype(dtype).itemsize // 4
             places[name] = Place(at, end, shape, dtype)
             at = -(-end // ALIGNMENT) * ALIGNMENT
-        return Layout(places, at)
+        return Layout(places, -(-at // WHOLE) * WHOLE)
 
     def arrays(self, words: Array) -> dict[str, Array]:
         """Views of an int32 array."""
@@ -51,6 +52,26 @@ class Layout:
     def tensors(self, torch: Any, words: Any) -> dict[str, Any]:
         """Views of an int32 tensor."""
         return {n: words[p.begin : p.end].view(getattr(torch, p.dtype)).view(p.shape) for n, p in self.places.items()}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where the inputs of a step lie. ring: on the host; turn: how many times the device has read it; memory: a slot of
+    it on the device, tensors: views of that; tokens: what token_ids and the step before say."""
+
+    layout: Layout
+    ring: Any
+    turn: Any
+    memory: Any
+    tensors: Mapping[str, Any]
+    tokens: Any
+
+    @staticmethod
+    def of(torch: Any, device: Any, layout: Layout, ring: Any) -> Inputs:
+        """Inputs that a device reads from a ring."""
+        turn, memory = (torch.zeros(n, dtype=torch.int32, device=device) for n in (1, layout.words))
+        tensors = layout.tensors(torch, memory)
+        return Inputs(layout, ring, turn, memory, tensors, torch.empty_like(tensors["token_ids"]))
 
 
 class Transfer:
@@ -78,6 +99,10 @@ class Transfer:
         for name, array in arrays.items():
             array[...] = given[name]
         return layout.tensors(self._torch, memory.to(self._device, non_blocking=True))
+
+    def host(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A tensor on the host that the device will write into."""
+        return self._memory(shape, getattr(self._torch, dtype))
 
     def back(self, tensor: Any) -> Any:
         """A tensor on the host that will hold the numbers of one on the device."""

@@ -53,7 +53,7 @@ PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "
 CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "bfloat16": (float_kernels.product_rows, "*bf16", 8, {**FLOATS, "BN": 4, "BK": 4096, "STAYS": True}),
     "bfloat16 pair": (float_kernels.product_rows, "*bf16", 4, {
-        **FLOATS, "BN": 1, "BK": 4096, "PAIR": True, "STAYS": False}),
+        **FLOATS, "BN": 2, "BK": 4096, "PAIR": True, "STAYS": False}),
     "bfloat16 long": (float_kernels.product_rows, "*bf16", 16, {**FLOATS, "BN": 2, "BK": 16384, "STAYS": True}),
     "float8": (float_kernels.product_rows, "*fp8e4nv", 4, {
         **FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "STAYS": False}),
@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "64 rows of experts": (expert_kernels.expert_tiles, "*bf16", 4, {**EXPERTS, "BM": 64, "BN": 64, "STAGES": 4}),
     "many rows of experts": (expert_kernels.expert_tiles, "*bf16", 8, {**EXPERTS, "BM": 128, "BN": 64, "STAGES": 3}),
     "choice": (choice_kernels.choose, "", 4, {
-        "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "DEPENDENT": True}),
+        "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "AWAY": False, "DEPENDENT": True}),
 }  # fmt: skip
 
 REGISTERS = {"int4 pair": 128, "int4 long": 64}  # of a thread, at most, so that several programs fit

@@ -81,7 +81,8 @@ def test_an_architecture_is_no_device_to_run_on(found: dict[str, Any]) -> None:
 
 def test_the_launches_of_a_language_model(found: dict[str, Any]) -> None:
     """Each kernel of a decoded row, of prompts, and of a choice."""
-    both = {"choose", "decode_attention", "follow", "prefill_attention", "rotate_write", "weigh_parts"}
+    both = {"choose", "decode_attention", "follow", "prefill_attention", "rotate_write", "take_inputs", "table_rows",
+            "angles"}
     assert both | {"product_rows"} <= set(found["model, same"])
     assert both | {"product_integers", "group_tiles", "expand_groups"} <= set(found["model, int4-g32"])
 

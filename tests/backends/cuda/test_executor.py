@@ -53,7 +53,7 @@ def calls(built: Any) -> Any:
 
 
 def test_calls_of_a_llama(made: Any) -> None:
-    """A layer is four products and one attention; what is left runs by torch forms."""
+    """A layer is four products and one attention; what is left are nodes by themselves."""
     found = calls(made())
     products = [c for c in found if isinstance(c, Product)]
     assert len(products) == 4 + 1 and sum(isinstance(c, Attention) for c in found) == 1
@@ -238,7 +238,7 @@ def test_captured_steps(made: Any) -> None:
         found, expected = (session.run(feeds) for session in (captured, plain))
         assert found["logits"].shape == (rows, 128) and found["hidden"].shape == expected["hidden"].shape
         assert np.abs(found["logits"] - expected["logits"]).max() <= 1e-6  # interpreted: 0
-    assert list(executor._steps) == [(4, 64)]
+    assert list(executor._steps) == [(4, 64, None)]
     wrong = step(3, 5, 2) | {"token_ids": np.full(3, 128, np.int32)}
     with pytest.raises(ingot.errors.ValueFault, match="embedding"):
         captured.run(wrong)
@@ -277,6 +277,25 @@ def test_launched_steps(made: Any, captured: bool) -> None:
     assert np.abs(two.logprobs - (logits.max(1) - log_total)).max() <= 1e-5
     with pytest.raises(ingot.errors.ValueFault, match="embedding"):
         session.launch(second | {"token_ids": np.full(3, 128, np.int32)}, choice(3))()
+
+
+def test_more_steps_under_way_than_a_ring_has_slots(made: Any) -> None:
+    """Each takes its own inputs and leaves its tokens in memory of its own, whenever they are read; kinds of choice are
+    captured apart, and go on from each other's tokens."""
+    built = made(precision="float32")
+    session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
+    captures(session)
+    tokens, waits, wanted = np.arange(5, 8, dtype=np.int32), [], []
+    for context in range(5, 12):
+        feeds = step(3, context, 2)
+        wanted.append(plain.run(feeds | {"token_ids": tokens})["logits"].argmax(1))
+        behind = None if context == 5 else [0, 1, 2]
+        feeds["token_ids"] = tokens if behind is None else np.zeros(3, np.int32)
+        # so cold that a draw is the greatest
+        waits.append(session.launch(feeds, choice(3, behind, temperature=1e-30 if context % 3 == 0 else 0.0)))
+        tokens = wanted[-1].astype(np.int32)
+    assert [wait().tokens.tolist() for wait in waits] == [w.tolist() for w in wanted]
+    assert [key[:2] for key in session._executor._steps] == [(4, 64)] * 2
 
 
 def test_requests_of_all_kinds(made: Any) -> None:
@@ -318,7 +337,7 @@ def test_a_step_that_cannot_be_captured(made: Any) -> None:
     feeds = step(3, 5, 2)
     wanted = made(precision="float32").on("cuda").session(kv_blocks=8).run(feeds)["logits"]
     assert np.abs(session.run(feeds)["logits"] - wanted).max() <= 1e-6
-    assert executor._steps == {(4, 64): None}
+    assert executor._steps == {(4, 64, None): None}
 
 
 @pytest.mark.parametrize("late", [False, True])

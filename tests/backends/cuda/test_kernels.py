@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from ingot.backends.cuda import launch  # noqa: E402
 from ingot.backends.cuda.launch import Launcher  # noqa: E402
 from ingot.backends.cuda.launch_shapes import ROWS, SPLITS, Block, Shapes, Tile, power, tiles_of  # noqa: E402
 from ingot.backends.cuda.operands import Form, Norm, Weight, packed, unpacked  # noqa: E402
-from ingot.ops.attention import KvWrite, PagedAttention  # noqa: E402
+from ingot.backends.cuda.transfer import Inputs, Layout  # noqa: E402
+from ingot.ops.attention import KvWrite, PagedAttention, RopeTable  # noqa: E402
 from ingot.ops.conversion import Float8Rows  # noqa: E402
+from ingot.ops.indexing import Embedding, Take  # noqa: E402
 from ingot.ops.narrow_cache import torch_to_int8, torch_vectors  # noqa: E402
 
 # The interpreter has no products of bfloat16, and truncates to it.
@@ -47,6 +50,44 @@ def wanted_of(x: Any, norm: Norm | None, first: Any, second: Any, extra: Any) ->
     if second is not None:
         sums = torch.nn.functional.silu(sums) * (values @ second.T)
     return sums if extra is None else sums + extra.float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(("count", "width"), [(9, 4), (33, 1028)])
+def test_rows_of_a_table(dtype: Any, count: int, width: int) -> None:
+    """As the ops' torch forms: the nearest index that is inside, and zeros for -1 where that means none."""
+    table = draw(count, 2 * width, dtype=torch.float32, seed=0).mul(40).to(dtype)[:, width:]
+    index = torch.tensor([3, -1, count - 1, 0, count, -7], dtype=torch.int32, device=DEVICE)
+    for op, zeros in ((Take(), True), (Embedding(), False)):
+        operands = (table, index) if zeros else (index, table)
+        assert torch.equal(LAUNCHER.rows_of(table, index, zeros), op.torch(torch, *operands))
+
+
+def test_nothing_begins_before_the_inputs_of_a_step_are_there() -> None:
+    """Attention reads where its context lies before it waits for the kernels in front of it."""
+    launcher, launched = Launcher(torch, dependent=True), []
+    layout = Layout.of({"token_ids": ((2,), "int32"), "behind": ((2,), "int32")})
+    inputs = Inputs.of(torch, torch.device("cpu"), layout, torch.zeros((4, layout.words), dtype=torch.int32))
+    kernel = {(1,): lambda *given, **told: launched.append(told.get("launch_pdl", False))}
+    launcher.step_kernels = SimpleNamespace(take_inputs=kernel)
+    launcher.take_inputs(inputs, torch.zeros(2, dtype=torch.int32))
+    assert launched == [True]
+    assert [launcher.options for _ in range(3)] == [{}, {"launch_pdl": True}, {"launch_pdl": True}]
+
+
+def test_angles() -> None:
+    positions = torch.tensor([0, 1, 77, 131071], dtype=torch.int32, device=DEVICE)
+    frequencies = (5e5 ** (-torch.arange(24) / 24)).to(DEVICE)
+    found, wanted = LAUNCHER.angles(positions, frequencies, 1.25), RopeTable(1.25).torch(torch, positions, frequencies)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).abs().max() <= 2e-7
+
+
+def test_rows_that_are_stored_as_integers() -> None:
+    stored = torch.randint(-127, 128, (5, 100), dtype=torch.int8).to(DEVICE)
+    scales = draw(5, 1, dtype=torch.float32, seed=1)
+    found = LAUNCHER.floats_of(stored, scales, 0, torch.float32)
+    assert torch.equal(found, stored.float() * scales)
 
 
 @pytest.mark.parametrize(
