@@ -16,7 +16,7 @@ two integers in the middle. So the scale alone is searched for (`ranged_scales`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -80,30 +80,30 @@ def _blocks(weight: Array, group: int, at_once: int = AT_ONCE) -> Iterator[tuple
         yield some, wide.reshape(len(wide), -1, group or weight.shape[-1])
 
 
-def _scales_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
-    weight = arrays[0]
+def _scales_apply(
+    arrays: Sequence[Array], group: int, limit: int, *, of: Callable[[Array, int], Array], at_once: int = AT_ONCE
+) -> Array:
+    """What `of` gives for the groups of a few rows at a time."""
+    (weight,) = arrays
     found = np.empty(scales_shape(weight.shape, group), np.float32)
     flat = found.reshape(-1, found.shape[-1])
-    for rows, wide in _blocks(weight, group):
-        flat[rows] = np.abs(wide).max(-1)
-    _check_finite(found)
-    found /= np.float32(limit)
-    found[found == 0] = 1
+    for rows, wide in _blocks(weight, group, at_once):
+        flat[rows] = of(wide, limit)
     return found
+
+
+def _largest(wide: Array, limit: int) -> Array:
+    """The scale of each group with which the largest magnitude lands at the limit."""
+    scales: Array = np.abs(wide).max(-1)
+    _check_finite(scales)
+    scales /= np.float32(limit)
+    scales[scales == 0] = 1
+    return scales
 
 
 def _check_finite(magnitudes: Array) -> None:
     if not np.isfinite(magnitudes).all():
         raise RecipeError("weights that are not finite have no scale: store them as they are (weights same)")
-
-
-def _fitted_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
-    weight = arrays[0]
-    found = np.empty(scales_shape(weight.shape, group), np.float32)
-    flat = found.reshape(-1, found.shape[-1])
-    for rows, wide in _blocks(weight, group, FITTED_AT_ONCE):
-        flat[rows] = _fitted(wide, limit)
-    return found
 
 
 def _fitted(wide: Array, limit: int) -> Array:
@@ -146,15 +146,6 @@ def _centred(low: Array, high: Array, scales: Array, limit: int) -> Array:
     """The zero points with which the middle of a range lands at −1/2, held in the integers from −limit."""
     zeros = np.rint(np.float32(-0.5) - (low / scales + high / scales) * np.float32(0.5))
     return np.clip(zeros, -limit, limit - 1)
-
-
-def _ranged_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
-    weight = arrays[0]
-    found = np.empty(scales_shape(weight.shape, group), np.float32)
-    flat = found.reshape(-1, found.shape[-1])
-    for rows, wide in _blocks(weight, group, FITTED_AT_ONCE):
-        flat[rows] = _ranged(wide, limit)
-    return found
 
 
 def _ranged(wide: Array, limit: int) -> Array:
@@ -241,12 +232,14 @@ def _float16_apply(arrays: Sequence[Array]) -> Array:
     return found
 
 
-_QUANTIZE = {"dtype": is_dtype, "group": is_int, "limit": is_int}
-register(Step("scales", 1, _scales_infer, _scales_apply, {"group": is_int, "limit": is_int}))
-register(Step("fitted_scales", 1, _scales_infer, _fitted_apply, {"group": is_int, "limit": is_int}))
-register(Step("ranged_scales", 1, _scales_infer, _ranged_apply, {"group": is_int, "limit": is_int}))
-register(Step("centred_zeros", 1, _zeros_infer, _zeros_apply, {"group": is_int, "limit": is_int}))
+_GROUPS = {"group": is_int, "limit": is_int}
+_searched = partial(_scales_apply, at_once=FITTED_AT_ONCE)
+register(Step("scales", 1, _scales_infer, partial(_scales_apply, of=_largest), _GROUPS))
+register(Step("fitted_scales", 1, _scales_infer, partial(_searched, of=_fitted), _GROUPS))
+register(Step("ranged_scales", 1, _scales_infer, partial(_searched, of=_ranged), _GROUPS))
+register(Step("centred_zeros", 1, _zeros_infer, _zeros_apply, _GROUPS))
 register(Step("float16_scales", 1, _float16_infer, _float16_apply, {}))
+_QUANTIZE = {"dtype": is_dtype, **_GROUPS}
 register(Step("quantize", 1, partial(_quantize_infer, count=2), _quantize_apply, _QUANTIZE))
 register(Step("quantize_to_zeros", 1, partial(_quantize_infer, count=3), _quantize_apply, _QUANTIZE))
 
