@@ -59,7 +59,8 @@ GROUPS = {
     "serving": Group(
         "scheduler, KV cache and sampling",
         ("ingot/llm/scheduler.py", "ingot/llm/kv_cache.py", "ingot/llm/sampling.py"), 120,
-        ("tests/llm/test_scheduler.py", "tests/llm/test_sampling.py"),
+        ("tests/llm/test_kv_cache.py", "tests/llm/test_scheduler.py", "tests/llm/test_scheduler_ahead.py",
+         "tests/llm/test_sampling.py"),
         ("tests/llm/test_prefix.py", "tests/llm/test_loop.py", "tests/llm/test_llm.py"),
     ),
 }  # fmt: skip
