@@ -21,7 +21,7 @@ def attack(name: str, why: str, **changes: Any) -> None:
 
 
 engine(41, "model: no description", lambda image: image.ours.update(kind="llm"), llm="vocab_size")
-attack("a program without a cache", "key-value cache")
+attack("a program without a cache", "KV cache")
 _VALUES: dict[str, list[Any]] = {
     "context_length": [-1, 0, "x", None, 2**62, True],
     "vocab_size": [0, 2**62, 1.5],

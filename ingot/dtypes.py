@@ -99,7 +99,7 @@ def from_safetensors(code: str) -> DType:
 
 
 def cache_width(dtype: DType, head_dim: int) -> int:
-    """Elements that a key-value cache of `dtype` takes for one vector: of int8 as many as 16 divides, and four bytes of
+    """Elements that a KV cache of `dtype` takes for one vector: of int8 as many as 16 divides, and four bytes of
     a scale.
     """
     return -(-head_dim // 16) * 16 + 4 if dtype is int8 else head_dim

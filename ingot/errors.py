@@ -148,7 +148,7 @@ class RequestError(UserError, ValueError):
 
 
 class TooLongError(RequestError):
-    """A request that needs more room than the model's context or the whole key-value cache has."""
+    """A request that needs more room than the model's context or the whole KV cache has."""
 
     code = "too_long"
 

@@ -18,7 +18,7 @@ Tensor = tuple[str, tuple[int, ...]]  # dtype and shape
 
 @dataclass(frozen=True)
 class Attended:
-    """What the tokens of a step see of the key-value cache: pairs of query and key tokens, and keys read."""
+    """What the tokens of a step see of the KV cache: pairs of query and key tokens, and keys read."""
 
     pairs: int
     keys: int

@@ -106,8 +106,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.detail(f"start: interpreter and imports {started:.3f} s")
     out.note(phases(seconds))
     out.left_out(engine.config.get("left_out", ()))
-    for words in engine.config.get("converted", ()):
-        out.note(words)
+    for converted in engine.config.get("converted", ()):
+        out.note(converted)
     for line in (line for line in engine.log if line.startswith(("tune: ", "int8: "))):
         out.note(line)
     if engine.summary is not None:  # None: the source is an engine, which was built before

@@ -28,7 +28,7 @@ INDEX = {"embedding": 0, "take": 1, "gather": 1}  # ops that look up rows or ele
 
 
 def _moved_by_op(call: Call) -> int:
-    """The bytes that an op has to read and write: of a table what is looked up, of a key-value cache the tokens that it
+    """The bytes that an op has to read and write: of a table what is looked up, of a KV cache the tokens that it
     writes, or that are seen.
     """
     if call.kernel in INDEX and call.bytes:

@@ -99,7 +99,7 @@ def _state_bytes(engine: Engine, faults: list[str]) -> int:
         return 1
     states = [b for b in program["buffers"] if b["kind"] == "state" and b["state"]["type"] == "kv_cache"]
     if not states:
-        faults.append("its program has no key-value cache")
+        faults.append("its program has no KV cache")
     total = 0
     for buffer in states:
         dtype, state = dtypes.get(buffer["dtype"]), buffer["state"]

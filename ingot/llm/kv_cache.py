@@ -1,4 +1,4 @@
-"""Which blocks of the key-value cache belong to whom: plain ints and lists, no devices, no arrays.
+"""Which blocks of the KV cache belong to whom: plain ints and lists, no devices, no arrays.
 
 The cache is a pool of equal blocks of `block_size` token positions. An owner (a request id) has a block table:
 position `p` of its sequence lives in block `table[p // block_size]` at offset `p % block_size`. The memory itself
@@ -264,4 +264,4 @@ class KVCache:
 
 
 def _corrupt(why: str) -> IngotError:
-    return IngotError(f"the key-value cache is corrupt: {why}")
+    return IngotError(f"the KV cache is corrupt: {why}")

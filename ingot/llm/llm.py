@@ -49,7 +49,7 @@ class LLM:
             the engine's sessions run, which is the CPU unless somebody said otherwise.
         threads: default, the smaller of affinity and cgroup quota.
         context_length: the most tokens of one request, prompt included; default and limit: the model's.
-        kv_memory: bytes for the key-value cache. Default: room for 64 requests of full length, but at most a quarter of
+        kv_memory: bytes for the KV cache. Default: room for 64 requests of full length, but at most a quarter of
             the memory that is available. Pages are taken as they are used.
         max_running: requests in flight at once (default: 64, or what the device likes best); the others wait their
             turn.

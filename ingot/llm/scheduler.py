@@ -186,7 +186,7 @@ class Scheduler(Generic[R]):
         if self.cache.blocks_for(request.cached_length) > self.cache.num_blocks:
             raise TooLongError(
                 f"the request needs room for {request.cached_length} tokens ({request.prompt_length} of the prompt) "
-                f"and the whole key-value cache holds {capacity}: ask for fewer tokens, or give the cache more memory "
+                f"and the whole KV cache holds {capacity}: ask for fewer tokens, or give the cache more memory "
                 "(kv_memory)"
             )
 

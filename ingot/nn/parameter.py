@@ -90,7 +90,7 @@ class Parameter:
 
 
 class State:
-    """Memory that outlives a run, such as an attention layer's key-value cache. A Module's attribute, like a Parameter.
+    """Memory that outlives a run, such as an attention layer's KV cache. A Module's attribute, like a Parameter.
 
     Args:
         spec: its type, for example StateSpec("bfloat16", "kv_cache", heads=2, head_dim=64).

@@ -1,4 +1,4 @@
-"""How a key-value cache of 8 bits holds a vector. int8: its whole numbers, padded to a multiple of 16, and its float32
+"""How a KV cache of 8 bits holds a vector. int8: its whole numbers, padded to a multiple of 16, and its float32
 scale. float8 (e4m3): its numbers, rounded and held in their range.
 
 The scale is the greatest magnitude / 127, of that vector alone, so what is stored does not depend on its company. A

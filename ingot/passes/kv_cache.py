@@ -14,14 +14,14 @@ DTYPES = {"int8": dtypes.int8, "fp8": dtypes.float8_e4m3fn}
 
 
 def stored_as(network: Network, kv: str) -> Network:
-    """A copy whose key-value caches are stored as a word of `words.KV` says; the same network where that is `same`.
+    """A copy whose KV caches are stored as a word of `words.KV` says; the same network where that is `same`.
 
     Raises UserError for a network that has none.
     """
     if kv == SAME:
         return network
     if not network.states:
-        raise UserError(f"kv {kv!r} is how a key-value cache is stored, and this network has none: leave it out")
+        raise UserError(f"kv {kv!r} is how a KV cache is stored, and this network has none: leave it out")
     new = clone(network)
     _become(new, DTYPES[kv])
     return new

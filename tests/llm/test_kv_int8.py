@@ -1,4 +1,4 @@
-"""A key-value cache of int8 on the real small model: quality, memory, company, and the words that ask for it."""
+"""A KV cache of int8 on the real small model: quality, memory, company, and the words that ask for it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_network_without_a_cache_has_nothing_to_store() -> None:
         def forward(self, x: ingot.Tensor) -> ingot.Tensor:
             return x + x
 
-    with pytest.raises(UserError, match="kv 'int8' is how a key-value cache is stored, and this network has none"):
+    with pytest.raises(UserError, match="kv 'int8' is how a KV cache is stored, and this network has none"):
         ingot.build(Twice(), {"x": ingot.Spec((3,), "float32")}, kv="int8")
 
 

@@ -68,7 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         request.streamed = streamed
         cache = self.scheduler.cache
         if cache.blocks_for(request.cached_length) > cache.num_blocks:
-            with pytest.raises(TooLongError, match="whole key-value cache"):
+            with pytest.raises(TooLongError, match="whole KV cache"):
                 self.scheduler.add(request)
             return
         self.scheduler.add(request)

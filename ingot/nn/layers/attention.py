@@ -1,4 +1,4 @@
-"""Rotary embeddings and attention over a paged key-value cache, for a ragged axis of tokens."""
+"""Rotary embeddings and attention over a paged KV cache, for a ragged axis of tokens."""
 
 from __future__ import annotations
 
