@@ -118,6 +118,9 @@ class Engine:
     def tensor(self, name: str) -> NDArray[np.uint8]:
         """A tensor's bytes: read-only, in place. Raises Error("argument")."""
 
+    def tensor_spec(self, name: str) -> tuple[str, list[int]]:
+        """Its element type and shape in the file. Raises Error("argument")."""
+
     def entries(self, target: str = "cpu") -> list[str]: ...
     def host_calls(self, entry: str = "main") -> list[str]:
         """The operations of an entry that have no native kernel, each once."""

@@ -387,7 +387,8 @@ def _bytes(spec: Known) -> int:
 
 
 def as_known(array: Array, known: Known | None) -> Array:
-    """A stored tensor as its recipe has it: one that no program reads is plain bytes in a file."""
+    """A stored tensor as its recipe has it: one that no program reads may be plain bytes, in files that were loaded and
+    saved again by an ingot that took it for such."""
     if known is None or array.dtype != np.uint8 or array.ndim != 1 or array.nbytes != _bytes(known):
         return array
     return array.view(known[0].numpy).reshape(known[1])

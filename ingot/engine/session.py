@@ -267,19 +267,17 @@ class Engine:
             array.flags.writeable = False
             return array
         try:
-            raw = self._native.tensor(name)
+            raw, (dtype, shape) = self._native.tensor(name), self._native.tensor_spec(name)
         except (_native.Error, TypeError):  # a TypeError for what is no name
             raise UserError(f"this engine has no tensor {brief(name)}") from None
-        dtype, shape = self._specs.get(name, (np.dtype(np.uint8), (-1,)))
-        return np.asarray(raw).view(dtype).reshape(shape)
+        return np.asarray(raw).view(dtypes.get(dtype).numpy).reshape(shape)
 
     @cached_property
-    def _specs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """dtype and shape of every tensor that a program reads; the others are plain bytes."""
+    def _read(self) -> dict[str, None]:
+        """The tensors that programs read, in their order."""
         entries = programs_of(self.header)
         programs = (inner for _, program in sorted(entries.items()) for inner in with_bodies(program))
-        weights = (b for program in programs for b in program["buffers"] if b["kind"] == "weight")
-        return {b["tensor"]: (dtypes.get(b["dtype"]).numpy, tuple(b["shape"])) for b in weights}
+        return dict.fromkeys(b["tensor"] for program in programs for b in program["buffers"] if b["kind"] == "weight")
 
     def refit(self, parameters: Mapping[str, Any]) -> Engine:
         """A new engine with new values of some parameters, which shares what did not change. This one stays as it is.
@@ -304,7 +302,7 @@ class Engine:
         compiled too, into the folder PATH.cuda (docs/devices.md).
         """
         known = self.header["weights"]
-        names = [*self._specs, *sorted(known.keys() - self._specs.keys())]  # in the order in which programs read them
+        names = [*self._read, *sorted(known.keys() - self._read.keys())]  # in the order in which programs read them
         tensors = {name: self.tensor(name) for name in names}
         weights = {n: {**known[n], "hash": file.digests(tensors[n])} for n in names}
         written = file.write(path, {**self.header, "weights": weights}, tensors)

@@ -319,10 +319,20 @@ std::shared_ptr<const Engine> engine_with_tensors(const Engine& like, const nb::
 
 using Bytes = nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>;
 
-Bytes tensor_bytes(const Engine& engine, const std::string& name) {
+const Tensor& tensor_of(const Engine& engine, const std::string& name) {
   const Tensor* tensor = engine.container().find(name);
   if (tensor == nullptr) throw Error(code::argument, "the engine has no tensor " + quote(name));
-  return Bytes(tensor->data, {static_cast<std::size_t>(tensor->bytes)}, nb::find(engine));
+  return *tensor;
+}
+
+Bytes tensor_bytes(const Engine& engine, const std::string& name) {
+  const Tensor& tensor = tensor_of(engine, name);
+  return Bytes(tensor.data, {static_cast<std::size_t>(tensor.bytes)}, nb::find(engine));
+}
+
+nb::tuple tensor_spec(const Engine& engine, const std::string& name) {
+  const Tensor& tensor = tensor_of(engine, name);
+  return nb::make_tuple(std::string(name_of(tensor.dtype)), tensor.shape);
 }
 
 std::vector<std::string> entries(const Engine& engine, const std::string& target) {
@@ -419,6 +429,7 @@ NB_MODULE(_native, m) {
       .def("with_tensors", engine_with_tensors, "tensors"_a)
       .def("header", header_of)
       .def("tensor", tensor_bytes, "name"_a)
+      .def("tensor_spec", tensor_spec, "name"_a)
       .def("entries", entries, "target"_a = "cpu")
       .def(
           "host_calls",

@@ -24,8 +24,9 @@ from ingot.builder.refit import shown_by
 from ingot.builder.report import seeded
 from ingot.cli.main import main
 from ingot.dims import Dim
+from ingot.engine import file
 from ingot.engine.session import Engine, load
-from ingot.errors import EngineFileError, RecipeError, UserError
+from ingot.errors import EngineFileError, ProgramError, RecipeError, UserError
 from ingot.functional import cond
 from ingot.ir import F, Network, Spec, interpret
 from ingot.ir.recipe import Recipe, evaluate
@@ -361,6 +362,28 @@ def test_scales_that_float16_does_not_hold(tmp_path: Path) -> None:
     engine.refit({"small.weight": weights["small.weight"] * 2})
     with pytest.raises(RecipeError, match="float16 does not hold scales of these weights, .*build the engine"):
         engine.refit({"plain.weight": weights["small.weight"]})
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "int16", "float32", "turned"])
+def test_a_tensor_is_what_the_file_says(stored: str, tmp_path: Path) -> None:
+    """Scales of another type or shape than the program says: every target refuses them, and none takes bits of one type
+    for numbers of another."""
+    pytest.importorskip("torch")
+    path = tmp_path / "scales.ingot"
+    build(filled(Layers()), inputs={"x": Spec((2, 64), "float32")}, weights="int4-g32", report=False).save(path)
+    good = load(path)
+    tensors = {name: good.tensor(name) for name in good.header["weights"]}
+    name, scales = next((n, a) for n, a in tensors.items() if a.dtype == np.float16)
+    changed = scales.swapaxes(1, 2) if stored == "turned" else scales.astype(ingot.dtypes.get(stored).numpy)
+    weights = {**good.header["weights"], name: {**good.header["weights"][name], "hash": file.digests(changed)}}
+    file.write(path, {**good.header, "weights": weights}, {**tensors, name: changed})
+    engine, x = load(path), np.ones((2, 64), np.float32)
+    assert (engine.tensor(name).dtype, engine.tensor(name).shape) == (changed.dtype, changed.shape)
+    with pytest.raises(ProgramError, match="has another dtype or shape in the file"):
+        engine.run(x)
+    for use in (lambda: engine.on("torch:cpu").run(x), lambda: engine.refit({"plain.weight": np.ones((64, 64), "f4")})):
+        with pytest.raises(RecipeError, match=rf"tensor {name} is stored as .*, and its recipe gives float16"):
+            use()
 
 
 def test_scales_in_files_from_before_float16() -> None:
