@@ -88,9 +88,15 @@ class Settings:
         """While a run lasts."""
         with self._lock:
             if not self._running:
-                wanted = self._wanted(torch)
-                self._before = [(place, name, getattr(place, name)) for place, name, _ in wanted]
-                _set(wanted)
+                self._before = []
+                try:
+                    for place, name, value in self._wanted(torch):
+                        if (before := getattr(place, name)) != value:
+                            setattr(place, name, value)
+                            self._before.append((place, name, before))
+                except BaseException:
+                    _set(self._before)
+                    raise
             self._running += 1
         try:
             yield

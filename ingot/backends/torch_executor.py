@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 PLANS = 64  # of sizes, that a session remembers
 # Where torch would compute float32 with fewer bits, if somebody told it to.
-_PRECISIONS = ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv")
+_OF_CPU, _OF_GPU = ("mkldnn.matmul", "mkldnn.conv"), ("cuda.matmul", "cudnn.conv")  # torch's settings of float32
 
 
 def open_session(opening: Opening) -> TorchExecutor:
@@ -196,7 +196,8 @@ class TorchExecutor:
             raise BusyError("this session is running already: give each thread a session of its own")
         try:
             with (
-                typed_errors(f"a run on torch:{self._device}"), _exact(self._torch), self._torch.no_grad(),
+                typed_errors(f"a run on torch:{self._device}"), _exact_on_cpu(self._torch),
+                nullcontext() if self._device.type == "cpu" else _exact_on_gpu(self._torch), self._torch.no_grad(),
                 _without_autocast(self._torch, self._device.type), rounds_together(),
                 _threads(self._torch, self._threads) if self._device.type == "cpu" else nullcontext(),
             ):  # fmt: skip
@@ -378,13 +379,51 @@ def typed_errors(what: str) -> Iterator[None]:
         raise found from None
 
 
-def _exact_settings(torch: Any) -> list[tuple[Any, str, Any]]:
+class _Precision:
+    """How torch computes float32 in one place. `own` is "none" where it takes the word of a setting above it, as it
+    shall again after a run: torch itself tells only which word that is.
+    """
+
+    def __init__(self, torch: Any, name: str) -> None:
+        family, kind = name.split(".")
+        self._all = torch.backends
+        self._family = torch.backends.mkldnn if family == "mkldnn" else torch.backends.cudnn  # cudnn: all of CUDA
+        self._place = getattr(getattr(torch.backends, family), kind)
+
+    @property
+    def own(self) -> str:
+        found: str = self._place.fp32_precision
+        family = self._family.fp32_precision
+        if found in ("none", "ieee") or found != family:
+            return found  # "ieee" is not changed
+        if family == self._all.fp32_precision:
+            family, place = self._while_exact(self._all)
+            if place != found:
+                return "none"
+            if family != found:
+                return found
+        return "none" if self._while_exact(self._family)[1] != found else found
+
+    @own.setter
+    def own(self, word: str) -> None:
+        self._place.fp32_precision = word
+
+    def _while_exact(self, above: Any) -> tuple[str, str]:
+        """The words of the family and the place while a setting above is "ieee", for an instant."""
+        before = above.fp32_precision
+        above.fp32_precision = "ieee"
+        try:
+            return self._family.fp32_precision, self._place.fp32_precision
+        finally:
+            above.fp32_precision = before
+
+
+def _exact(names: Sequence[str]) -> Settings:
     """torch computes float32 as float32, whatever it was told before."""
-    places = (name.split(".") for name in _PRECISIONS)
-    return [(getattr(getattr(torch.backends, first), second), "fp32_precision", "ieee") for first, second in places]
+    return Settings(lambda torch: [(_Precision(torch, name), "own", "ieee") for name in names])
 
 
-_exact = Settings(_exact_settings)
+_exact_on_cpu, _exact_on_gpu = _exact(_OF_CPU), _exact(_OF_GPU)  # a run leaves alone what it does not need
 
 
 def _without_autocast(torch: Any, kind: str) -> AbstractContextManager[Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ import torch
 import ingot
 from ingot import _lazy, dtypes
 from ingot.backends import torch_device
+from ingot.backends.torch_device import Settings
+from ingot.backends.torch_executor import _exact_on_cpu, _exact_on_gpu
 from ingot.backends.torch_target import TORCH
 from ingot.builder.build import build_network
 from ingot.dims import Dim
@@ -435,18 +439,67 @@ def test_float32_is_computed_as_float32() -> None:
     """Whatever torch was told before; and it is told again afterwards."""
     seen = []
     form = OPS["embedding"].torch
-    before = torch.backends.cudnn.conv.fp32_precision
+    before = torch.backends.mkldnn.conv.fp32_precision
     session = small().session(device="torch:cpu")
 
     def look(self: Op, torch: Any, *tensors: Any) -> Any:
-        seen.append((torch.backends.cudnn.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision))
+        seen.append((torch.backends.mkldnn.conv.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision))
         return form(self, torch, *tensors)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OPS["embedding"], "torch", look)
         session.run(feeds(1))
     assert seen == [("ieee", "ieee")]
-    assert torch.backends.cudnn.conv.fp32_precision == before
+    assert torch.backends.mkldnn.conv.fp32_precision == before
+
+
+@pytest.fixture
+def words() -> Iterator[dict[str, Any]]:
+    """torch's settings of float32, all without a word of their own; as they were before when the test is over."""
+    backends = torch.backends
+    names = ("", "mkldnn", "cudnn", "mkldnn.matmul", "mkldnn.conv", "cuda.matmul", "cudnn.conv")
+    places = {name: attrgetter(name)(backends) if name else backends for name in names}
+    before = {name: place.fp32_precision for name, place in places.items()}
+    for place in places.values():
+        place.fp32_precision = "none"
+    yield places
+    for name, place in places.items():
+        place.fp32_precision = before[name]
+
+
+@pytest.mark.parametrize("above", ["", "mkldnn"])
+@pytest.mark.parametrize("own", ["", "mkldnn.conv", "mkldnn"])
+@pytest.mark.parametrize("exact", [_exact_on_cpu, _exact_on_gpu], ids=["cpu", "gpu"])
+def test_a_setting_takes_the_word_above_it_after_a_run_too(
+    above: str, own: str, exact: Settings, words: dict[str, Any]
+) -> None:
+    """Of a process that sets the words above when a run is over there is no difference to one without a run."""
+
+    def told(run: bool) -> dict[str, str]:
+        for place in words.values():
+            place.fp32_precision = "none"
+        for name in {above, own}:
+            words[name].fp32_precision = "tf32"
+        if run:
+            with exact(torch):
+                pass
+        found = {name: place.fp32_precision for name, place in words.items()}
+        words[above].fp32_precision = "ieee"
+        return found | {f"{name} later": place.fp32_precision for name, place in words.items()}
+
+    assert told(run=True) == told(run=False)
+
+
+def test_settings_are_as_before_when_one_cannot_be_set() -> None:
+    class Refuses:
+        word = property(lambda self: "old", lambda self, value: (_ for _ in ()).throw(RuntimeError(value)))
+
+    place = SimpleNamespace(word="old")
+    settings = Settings(lambda _: [(place, "word", "new"), (Refuses(), "word", "new")])
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="new"), settings(None):
+            raise AssertionError("it does not run")
+        assert place.word == "old"
 
 
 def test_a_callers_autocast_changes_no_bit() -> None:
