@@ -32,13 +32,13 @@ def alike() -> Iterator[None]:
             drawn[key] = draw(weights, name)
         return drawn[key]
 
-    def makes(name: str, value: Any, weights: Any) -> Any:
+    def makes(name: str, value: Any, weights: Any, shared: Any) -> Any:
         if value.kind == "constant":
-            return make(name, value, weights)
+            return make(name, value, weights, shared)
         recipe = recipe_of(value)
         key = (recipe.steps, tuple(id(weights[source]) for source in recipe.sources), str(value.spec))
         if key not in made:
-            made[key] = make(name, value, weights)
+            made[key] = make(name, value, weights, shared)
         return made[key]
 
     def reads(reader: Any, value: Any) -> Any:
