@@ -140,6 +140,8 @@ class Fuzzer {
         throw std::runtime_error(path + ": there is no kernel " + one.kernel());
       if (settings.kernel.empty() || settings.kernel == one.kernel()) templates_.push_back(std::move(one));
     }
+    if (!settings.kernel.empty() && templates_.empty())
+      throw std::runtime_error("no template is of a kernel " + settings.kernel);
     std::map<std::string, std::vector<std::uint32_t>> by_kernel;
     for (std::uint32_t i = 0; i < templates_.size(); ++i) by_kernel[templates_[i].kernel()].push_back(i);
     for (auto& [kernel, indices] : by_kernel) by_kernel_.push_back(std::move(indices));
