@@ -1,4 +1,4 @@
-// The states of a session: memory that one run leaves to the next, the KV caches of attention layers.
+// The states of a session: memory that one run leaves to the next. Today these are the key-value caches of attention.
 #pragma once
 
 #include <cstdint>

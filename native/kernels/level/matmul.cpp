@@ -91,6 +91,43 @@ INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][2], int row) {
 #endif
 }
 
+/// The same for sums of int8, as scaled_rows ends them: scales, biases, a residual, and bytes in the bounds of the panel.
+template <int R>
+INGOT_INLINE void end_bytes(const RowsEnd& end, Vec (&a)[R][2], int row) {
+  const Chain& chain = end.chain;
+  const auto each = [&](const TileOperand& o, auto step) __attribute__((always_inline)) {
+    const float* const from = (const float*)o.data + end.column;
+    const Vec shared[2] = {load(from), load(from + kLanes)};
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = step(a[r][c], shared[c]);
+    }
+  };
+  const auto added = [](Vec v, Vec w) __attribute__((always_inline)) { return v + w; };
+  each(*end.extra(0), [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
+  if (chain.shifts[0] >= 0) each(*end.extra(chain.shifts[0]), added);
+  if (chain.shifts[1] >= 0) each(*end.extra(chain.shifts[1]), added);
+  if (chain.residual >= 0) {
+    const TileOperand& residual = *end.extra(chain.residual);
+    const Link& link = chain.links[chain.residual];
+    const Vec zero_point = broadcast(link.zero), scale = broadcast(link.scale);
+    const std::int8_t* from = (const std::int8_t*)residual.data + (end.first_row + row) * residual.row_stride + end.column;
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + (load(from + c * kLanes) - zero_point) * scale;
+    }
+  }
+  const std::int64_t stride = end.job->epilogue.out.row_stride;
+  std::int8_t* y = (std::int8_t*)end.job->epilogue.out.data + (end.first_row + row) * stride + end.column;
+  const auto store_all = [&]<bool Rectified>(Flag<Rectified>) __attribute__((always_inline)) {
+    INGOT_UNROLL for (int r = 0; r < R; r += 2, y += 2 * stride) {
+      const bool one = r + 1 == R;  // the last of an odd number twice
+      const Vec two[2][2] = {{a[r][0], a[r][1]}, {a[one ? r : r + 1][0], a[one ? r : r + 1][1]}};
+      store_ended<std::int8_t, Rectified, true>(y, one ? 0 : stride, chain.ending, two);
+    }
+  };
+  if (chain.ending.low == 0) store_all(Flag<true>());
+  else store_all(Flag<false>());
+}
+
 /// How weights lie: as the kind reads them, or as 4 or 8 numbers to a word, which become what it reads in registers.
 template <class Kind, bool Groups>
 struct AsRead {
@@ -229,6 +266,9 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
         INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = to_float(bits(a[r][c]));
       }
+    }
+    if constexpr (C == 2 && kEndsBounded) {
+      if (sums.to == nullptr) return end_bytes(*p.end, a, sums.row);
     }
   } else if constexpr (C == 2) {
     if (sums.to == nullptr) return end_tile<typename Kind::Source>(*p.end, a, sums.row);
@@ -417,8 +457,8 @@ struct Quads {
   static constexpr bool integers = true, sums_of_groups = false, row_sums = kRowSums, pads_rows = false, ends_rows = true, scales_sums = false;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = 0;
   INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
+  INGOT_INLINE void finish_rows(std::byte* packed, std::int64_t rows, int depth) { finish_quads(packed, rows, depth); }
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-  INGOT_INLINE void finish_row(const MatmulJob&, std::byte* row, int depth) { store_row_sum(row, depth); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -427,7 +467,6 @@ struct Quads {
     }
   }
 #else
-  INGOT_INLINE void finish_rows(std::byte* packed, std::int64_t rows, int depth) { widen_rows(packed, rows, depth); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     Ints sums[R][C];
@@ -451,10 +490,11 @@ struct Quads {
 };
 
 #if INGOT_UNSIGNED_QUADS
-/// Rows without a negative value, which are not widened.
+/// Rows without a negative value.
 struct UnsignedQuads : Quads {
   typedef Ints Values;
   static constexpr int x_bytes = 4;
+  static constexpr bool row_sums = false;
   INGOT_INLINE Values values(const std::byte* w) { return bits(load((const float*)w)); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
@@ -473,7 +513,7 @@ struct UnsignedQuads : Quads {
 inline void Quads::multiply(const BlockProduct& p) {
   constexpr auto rows = std::make_integer_sequence<int, kRows>();
 #if INGOT_UNSIGNED_QUADS
-  if (!are_wide(p.x)) return multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(p, rows);
+  if (!are_signed(p.x)) return multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(p, rows);
 #endif
   multiply_rows<Quads, AsRead<Quads, false>>(p, rows);
 }

@@ -25,11 +25,14 @@ struct RowsEnd {
   std::int64_t column, width;  // of the panels
   // What most layers end with, for a register tile of a whole panel: all but `out` may be missing.
   bool direct;
+  bool bytes;  // int8: the chain is what most such layers end with; then each panel says whether it is direct
   TileOperand bias, residual, out;
   const float* low;            // 16 times: values are at least this
 
   void run(const float* sums, std::int64_t stride, int first, int rows) const;
   void fetch(int first, int rows) const;
+  const TileOperand* extra(int link) const { return link < 0 ? nullptr : &job->epilogue.extras[chain.links[link].operand - 1]; }
+  bool is_bounded_panel() const;
 };
 
 /// A block of k of one panel, or of two beside each other, for all rows of the row block.
@@ -146,6 +149,15 @@ inline void RowsEnd::run(const float* sums, std::int64_t stride, int first, int 
   }
 }
 
+/// `bytes`: whether sums of the panel stay in the bounds that store_ended takes as given.
+inline bool RowsEnd::is_bounded_panel() const {
+  Vec scale[2], bias[2], shift[2];
+  load_shared(extra(0), column, scale);
+  load_shared(extra(chain.shifts[0]), column, bias);
+  load_shared(extra(chain.shifts[1]), column, shift);
+  return is_bounded(chain.ending, scale, bias, shift, chain.links[chain.residual < 0 ? 0 : chain.residual]);
+}
+
 /// Fetches what the rows' epilogue reads, while their sums are made.
 inline void RowsEnd::fetch(int first, int rows) const {
   if (job->places != nullptr) return;
@@ -244,6 +256,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     if (product.end != nullptr) {
       end->column = column + panel * kPanel;
       end->width = smaller(product.panels * kPanel, job.columns - end->column);
+      if constexpr (Kind::integers) end->direct = end->bytes && end->width == kPanel && end->is_bounded_panel();
     }
     Kind::multiply(product);
     panel = next_panel, block = next_block;
@@ -270,6 +283,15 @@ INGOT_INLINE bool is_direct(const MatmulJob& job, RowsEnd& end) {
   return link == last && job.places == nullptr && (wide || suits(end.bias)) && suits(end.residual) && suits(end.out);
 }
 
+/// Whether a chain of sums of int8 is what scaled_rows has with biases of float32 and a residual of int8, or without them, and gives int8.
+INGOT_INLINE bool ends_bytes(const MatmulJob& job, const Chain& chain) {
+  const auto is = [&](int link, DType dtype) { return link < 0 || job.epilogue.extras[chain.links[link].operand - 1].dtype == dtype; };
+  const Ending& ending = chain.ending;
+  return kEndsBounded && chain.rows != nullptr && chain.factor < 0 && !chain.gelu && job.epilogue.out.dtype == DType::int8 && ending.present &&
+         ending.low + ending.zero >= -128 && ending.high + ending.zero == most_of<std::int8_t> && job.places == nullptr &&
+         is(chain.shifts[0], DType::float32) && is(chain.shifts[1], DType::float32) && is(chain.residual, DType::int8);
+}
+
 /// Whether the block products can end the job's rows: with a chain of the sums of one part.
 template <class Kind>
 INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
@@ -279,7 +301,8 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
   for (int i = 0; i < job.epilogue.extra_count; ++i) in[1 + i] = job.epilogue.extras[i];
   end.job = &job;
   if (!chain_of(job.epilogue.code, in, job.epilogue.out, end.chain)) return false;
-  end.direct = sizeof(typename Kind::Source) > 1 && is_direct<typename Kind::Source>(job, end);
+  if constexpr (Kind::integers) end.bytes = ends_bytes(job, end.chain), end.direct = false;
+  else end.direct = sizeof(typename Kind::Source) > 1 && is_direct<typename Kind::Source>(job, end);
   return true;
 }
 

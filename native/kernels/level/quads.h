@@ -1,10 +1,10 @@
 // Dot products of int8: quads of four values, a lane each, with int32 sums that are exact.
 //
-// The instructions of VNNI take one operand without a sign. That is the weights with 128 added, which is an exclusive or, so
-// 128 times the sum of x is too much: a packed row carries -128 times its sum (kRowSum). Elsewhere VPMADDUBSW multiplies rows
-// without a negative value, as ReLU leaves them: the sum of two products, at most 2 · 127 · 128, fits into 16 bits. For other
-// rows both operands are widened to 16 bits, even and odd values apart, whose products are summed in pairs: packed rows are
-// widened once for all outputs.
+// The instructions of VNNI, and VPMADDUBSW where there is none, take one operand without a sign. That is x where no packed row has a
+// negative value, as ReLU leaves them; the sum of two products, at most 2 · 127 · 128, fits into VPMADDUBSW's 16 bits. For other rows
+// VNNI takes the weights with 128 added, which is an exclusive or, so 128 times the sum of x is too much: a packed row carries -128
+// times its sum (kRowSum). Without VNNI both operands are widened to 16 bits, even and odd values apart, whose products are summed in
+// pairs: packed rows are widened once for all outputs.
 #pragma once
 
 #include "matmul.h"
@@ -17,7 +17,7 @@ namespace {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 constexpr bool kRowSums = true;
-#define INGOT_UNSIGNED_QUADS 0  // the sums of rows serve all
+#define INGOT_UNSIGNED_QUADS 1
 typedef Ints Quads16;  // four values of each of 16 outputs, as dot4 reads them
 
 INGOT_INLINE Ints load_quads(const std::byte* w) {
@@ -72,6 +72,14 @@ INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
 #endif
   for (; k < depth; ++k) sum += x[k];
   *(std::int32_t*)(row + kRowSum) = -128 * sum;
+}
+
+/// Adds to sum the products of four values in each lane, where no value of x is negative.
+INGOT_INLINE void add_dot4(Ints& sum, Ints w, Ints x) { add_dots(sum, x, w); }
+
+/// What signed rows need in a product.
+inline void prepare_signed(std::byte* packed, std::int64_t rows, int depth) {
+  for (std::int64_t r = 0; r < rows; ++r) store_row_sum(packed + r * kXStride, depth);
 }
 
 #else
@@ -143,19 +151,6 @@ INGOT_INLINE void add_dot2(Ints& sum, Ints w, Ints x) {
 #endif
 }
 
-/// Whether one of a packed row's `depth` values, a multiple of 4, is negative.
-inline bool has_negative(const std::byte* row, int depth) {
-  Quads4 found = {};
-  for (int k = 0; k + 16 <= depth; k += 16) {
-    Quads4 quads;
-    __builtin_memcpy(&quads, row + k, 16);
-    found |= quads;
-  }
-  std::int32_t any = found[0] | found[1] | found[2] | found[3];
-  for (int k = depth & ~15; k < depth; k += 4) any |= *(const std::int32_t*)(row + k);
-  return (any & (std::int32_t)0x80808080) != 0;
-}
-
 /// Makes a packed row's `depth` values of 8 bits twice as wide where they lie, those of a quad in the order 0 2 1 3. What follows up to a whole 16
 /// values is overwritten.
 inline void widen_row(std::byte* row, int depth) {
@@ -168,16 +163,45 @@ inline void widen_row(std::byte* row, int depth) {
   }
 }
 
-/// Widens packed rows unless they can be multiplied as they are, and says in the first one which it was.
-inline void widen_rows(std::byte* packed, std::int64_t rows, int depth) {
-  bool wide = !INGOT_UNSIGNED_QUADS;
-  for (std::int64_t r = 0; r < rows && !wide; ++r) wide = has_negative(packed + r * kXStride, depth);
-  *(std::int32_t*)(packed + kRowSum) = wide;
-  for (std::int64_t r = 0; r < rows && wide; ++r) widen_row(packed + r * kXStride, depth);
+/// What signed rows need in a product.
+inline void prepare_signed(std::byte* packed, std::int64_t rows, int depth) {
+  for (std::int64_t r = 0; r < rows; ++r) widen_row(packed + r * kXStride, depth);
 }
-INGOT_INLINE bool are_wide(const std::byte* packed) { return *(const std::int32_t*)(packed + kRowSum) != 0; }
 
 #endif
+
+/// Whether one of a packed row's `depth` values, a multiple of 4, is negative.
+INGOT_INLINE bool has_negative(const std::byte* row, int depth) {
+#if defined(__AVX512BW__)
+  __m512i found = _mm512_setzero_si512();
+  for (int k = 0; k < depth; k += 64) {
+    const int left = depth - k;
+    if (left < 64) reads(row + k, left);
+    found = _mm512_or_si512(found, left >= 64 ? _mm512_loadu_si512(row + k) : _mm512_maskz_loadu_epi8(((__mmask64)1 << left) - 1, row + k));
+  }
+  return _mm512_movepi8_mask(found) != 0;
+#else
+  typedef std::int32_t Quads4 __attribute__((vector_size(16)));
+  Quads4 found = {};
+  for (int k = 0; k + 16 <= depth; k += 16) {
+    Quads4 quads;
+    __builtin_memcpy(&quads, row + k, 16);
+    found |= quads;
+  }
+  std::int32_t any = found[0] | found[1] | found[2] | found[3];
+  for (int k = depth & ~15; k < depth; k += 4) any |= *(const std::int32_t*)(row + k);
+  return (any & (std::int32_t)0x80808080) != 0;
+#endif
+}
+
+/// Finds out whether packed rows are signed, says so in the first one, and prepares them if they are.
+inline void finish_quads(std::byte* packed, std::int64_t rows, int depth) {
+  bool negative = !INGOT_UNSIGNED_QUADS;
+  for (std::int64_t r = 0; r < rows && !negative; ++r) negative = has_negative(packed + r * kXStride, depth);
+  *(std::int32_t*)(packed + kSigned) = negative;
+  if (negative) prepare_signed(packed, rows, depth);
+}
+[[maybe_unused]] INGOT_INLINE bool are_signed(const std::byte* packed) { return *(const std::int32_t*)(packed + kSigned) != 0; }
 
 }  // namespace
 
