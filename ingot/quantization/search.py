@@ -16,7 +16,7 @@ from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.ir import Network
 from ingot.ops.product import Matmul
-from ingot.ops.spatial import ConvTranspose
+from ingot.ops.spatial import Conv, ConvTranspose
 from ingot.passes.calibrated import Choice, Layer, Plan, weight_as_stored
 from ingot.quantization.mixed import left_float
 from ingot.quantization.options import Metric, Options
@@ -30,6 +30,7 @@ Array = np.ndarray[Any, Any]
 BY_ROWS_LEAST = 0.8  # of the error with one scale for a tensor: rows with their own take a pass over them first
 FIRST_METHOD, OTHER_METHOD = "mse", "l3"  # that auto tells apart
 OTHER_LEAST = 0.9  # of the error by the first method, for the other to be taken
+SHIFTED = 1 << 16  # elements of a weight that a shift takes at a time: what is made of them stays in the caches
 AT_ONCE = 2  # layers whose shifts are computed side by side: each takes a few copies of its weight
 
 
@@ -173,15 +174,20 @@ def _shift(weight: Array, layer: Layer, mean: Array) -> tuple[float, ...]:
     Borders of padding are taken for the inside, and outputs of a transposed convolution for their average.
     """
     op: Any = layer.node.op
-    lost = weight.astype(np.float64)
-    lost -= weight_as_stored(weight, layer.node)
-    if isinstance(op, Matmul):
-        found = (lost if op.transpose_b else lost.T) @ mean
-    elif isinstance(op, ConvTranspose):
-        found = lost.reshape(*lost.shape[:2], -1).sum(-1).T @ mean / math.prod(op.stride)
-    else:
-        summed = lost.reshape(op.groups, len(lost) // op.groups, lost.shape[1], -1).sum(-1)
-        found = (summed @ mean.reshape(op.groups, -1, 1)).reshape(-1)
+    axis = 0 if isinstance(op, Conv) or (isinstance(op, Matmul) and op.transpose_b) else 1
+    outputs = weight.shape[axis]
+    inputs, groups = weight.shape[1 - axis], 1 if isinstance(op, Matmul) else op.groups
+    taps = weight.size // max(outputs * inputs, 1)
+    means = np.repeat(mean.reshape(groups, inputs), taps, axis=1)
+    found = np.empty(outputs)
+    each = max(SHIFTED // max(inputs * taps, 1), 1)
+    for begin in range(0, outputs, each):
+        at = np.arange(begin, min(begin + each, outputs))
+        some = np.moveaxis(np.moveaxis(weight, axis, 0)[begin : begin + each], 0, axis)
+        lost = np.moveaxis(some.astype(np.float64) - weight_as_stored(some, layer.node), axis, 0).reshape(len(at), -1)
+        found[at] = np.einsum("ok,ok->o", lost, means[at * groups // outputs])
+    if isinstance(op, ConvTranspose):
+        found /= math.prod(op.stride)
     return tuple(found.astype(np.float32).tolist())
 
 

@@ -257,7 +257,7 @@ def _saved(torch: Any, program: Any, name: str, branches: list[Branch] | None) -
     with tempfile.TemporaryDirectory(prefix="ingot-") as folder:
         path = Path(folder) / f"{name}.pt2"
         try:
-            with _rounding(torch):
+            with _serializer(torch):
                 torch.export.save(program, path)
         except NotImplementedError as e:  # a class among the arguments or the results that torch cannot write down
             raise ModuleError(
@@ -279,17 +279,23 @@ def _saved(torch: Any, program: Any, name: str, branches: list[Branch] | None) -
 
 
 @contextmanager
-def _rounding(torch: Any) -> Iterator[None]:
-    """torch writes `math.trunc` of a size into a file, and has no word for the other roundings: they go by their names
-    into this one, which our reader alone sees.
+def _serializer(torch: Any) -> Iterator[None]:
+    """What writes the file, for one that our reader alone sees.
+
+    torch writes `math.trunc` of a size, and has no word for the other roundings: they go by their names. And it copies
+    the program deep to put it into a canonical order, only to see that there is one; that takes as long as all the rest.
     """
-    known: set[Any] = getattr(torch._export.serde.serialize, "_SYM_OPS", set())
+    module = torch._export.serde.serialize
+    known: set[Any] = getattr(module, "_SYM_OPS", set())
     more = {math.ceil, math.floor, round} - known
     known |= more
+    ordered = getattr(module, "canonicalize", None)
+    module.canonicalize = lambda program, *_: program
     try:
         yield
     finally:
         known -= more
+        module.canonicalize = ordered
 
 
 def _as_dicts(torch: Any, spec: Any) -> Any:
