@@ -144,7 +144,7 @@ def build(
         activations: what rows become before they meet such a matrix: same (the precision), or int8 with a scale for
             each row, which wants weights of int8 or int4 (sums are then of whole numbers), or fp8 with a scale for each
             row, which wants weights of fp8.
-        kv: how the key-value cache of a language model is stored: same (in the precision), int8 with a scale for each
+        kv: how the KV cache of a language model is stored: same (in the precision), int8 with a scale for each
             key and value of a head, or fp8, which a CPU keeps as int8 (docs/weights.md).
         device: where the engine's sessions run unless they are told otherwise ("torch:cuda"); the engine, and the file
             that it is saved to, is built for the CPU.
@@ -345,6 +345,7 @@ def _build_torch(module: Any, inputs: Any, dynamic: Any, request: Request) -> En
             exported = torch_export.export(module, inputs, dynamic)
     with request.phases.phase("import") as done:
         imported = torch_export.build_network(exported.program, exported.source, name, exported.dims, done)
+        imported = imported._replace(weights=Borrowed(imported.weights))
     origin = torch_export.Origin(name, exported.program, exported.source, module, exported)
     opened = partial(torch_export.TorchPeer, imported, origin)
     return _build_imported(imported, name, opened, request, partial(torch_export.examples, imported, exported))

@@ -56,39 +56,29 @@ class Row:
 def row(name: str, a: Array, b: Array) -> Row:
     """`a` against `b`. NaN or one infinity in the same place of both is no difference; in one only, an infinite one."""
     apart, whole, largest = _sums(a, b)
-    odd = ""
-    if not (math.isfinite(apart) and math.isfinite(whole)):
-        odd = difference(a, b).odd
-        apart, whole, largest = _sums_with_odd(a, b)
+    odd = "" if math.isfinite(apart) else difference(a, b).odd
     scale, relative = (math.sqrt(total / max(b.size, 1)) for total in (whole, apart))
     return Row(name, relative / scale if scale else relative, largest, odd)
 
 
 def _sums(a: Array, b: Array) -> tuple[float, float, float]:
     """The sums of the squares of differences and of `b`, and the largest difference, in pieces that stay in the caches.
-    Where a difference or a value is NaN or infinite, so is one of the sums.
+    NaN and infinities count nothing where they are in the same place of both, and are an infinite difference in one.
     """
     apart = whole = largest = 0.0
     ours, theirs = a.reshape(-1), b.reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
         for begin in range(0, ours.size, AT_ONCE):
             x, y = (flat[begin : begin + AT_ONCE].astype(np.float64) for flat in (ours, theirs))
-            x -= y
-            apart, whole = apart + float(x @ x), whole + float(y @ y)
-            largest = max(largest, float(x.max()), -float(x.min()))
+            away = x - y
+            square = float(away @ away)
+            if not math.isfinite(square):
+                same = (x == y) | (np.isnan(x) & np.isnan(y))
+                away = np.where(np.isfinite(away), away, np.where(same, 0.0, np.inf))
+                square, y = float(away @ away), np.where(np.isfinite(y), y, 0.0)
+            apart, whole = apart + square, whole + float(y @ y)
+            largest = max(largest, float(away.max()), -float(away.min()))
     return apart, whole, largest
-
-
-def _sums_with_odd(a: Array, b: Array) -> tuple[float, float, float]:
-    """The same where values are NaN or infinite: nothing in the same place of both, an infinite difference in one."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = x - y
-        if not np.isfinite(apart).all():
-            same = (x == y) | (np.isnan(x) & np.isnan(y))
-            apart = np.where(np.isfinite(apart), apart, np.where(same, 0.0, np.inf))
-            y = np.where(np.isfinite(y), y, 0.0)
-        return float(np.sum(apart * apart)), float(np.sum(y * y)), float(np.abs(apart).max(initial=0))
 
 
 class Sources:

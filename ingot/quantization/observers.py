@@ -35,7 +35,7 @@ class Observer:
 
     def add(self, values: Array, what: str) -> None:
         """Counts an array of floats. Raises ValueFault where `what` is NaN or infinite."""
-        flat = values.reshape(-1)
+        flat = values.ravel(order="K")  # as it lies in memory
         for begin in range(0, flat.size, AT_ONCE):
             self._add(np.abs(flat[begin : begin + AT_ONCE].astype(np.float32, copy=False)), what)
 
@@ -52,7 +52,7 @@ class Observer:
         largest = float(magnitudes.max())
         if not math.isfinite(largest):
             raise ValueFault(f"{what} is NaN or infinite: scales follow from finite values only")
-        zeros = magnitudes.size - int(np.count_nonzero(magnitudes))
+        zeros = int(np.count_nonzero(magnitudes == 0))
         self.zeros += zeros
         if largest == 0:
             return

@@ -98,7 +98,8 @@ def quantize(
         bias_correction: whether to add to each output what rounding the weights takes from its mean, where this makes
             the error smaller.
         errors: whether to measure the error of each layer alone; a budget needs it.
-        samples: of the data that errors are measured on, as far as batches can be cut.
+        samples: of the data that errors of the outputs are measured on, as far as batches can be cut. Choices between
+            scales take the first 4 of them, errors of layers alone fewer where there are many layers.
         batches: that are read at most; None: all.
         tune: seconds to measure for which layers are faster in float on this machine; they stay float. No new
             measurement begins after that.

@@ -13,7 +13,8 @@ from ingot import dims
 from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine
 from ingot.errors import InputError, ValueFault
-from ingot.ir import Network, Value
+from ingot.ir import F, Network, Value
+from ingot.ir.precision import unscoped
 from ingot.ir.recipe import Recipe, evaluate
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan
@@ -68,6 +69,13 @@ class Maker:
         return Made(compiled, tensors, Engine.from_memory(header, tensors, external_ops(network)))
 
 
+class Trial(NamedTuple):
+    """Batches that errors are measured on, and what the network in float gives on them."""
+
+    feeds: list[Feeds]
+    wanted: list[Mapping[str, Array]]
+
+
 def samples_of(takes: Network | Engine, feeds: Feeds) -> int:
     """How many samples a batch has: the first size of the first input."""
     first = feeds[takes.inputs[0].name]
@@ -101,7 +109,7 @@ class Taps:
             self._engines = [self._engine(some) for some in self._rounds(feeds)]
         for names, engine in self._engines:
             found = run(engine, feeds, number)
-            yield {name: found[label] for label, name in names.items()}
+            yield {name: _turned(found[label]) for label, name in names.items()}
 
     def _rounds(self, feeds: Feeds) -> Iterator[list[Value]]:
         pairs = [pair for v in self._network.inputs for pair in zip(v.shape, feeds[v.name].shape, strict=True)]
@@ -121,9 +129,21 @@ class Taps:
     def _engine(self, values: Sequence[Value]) -> tuple[dict[str, str], Engine]:
         network = clone(self._network)
         names = {f"tap.{i}": v.name for i, v in enumerate(values)}
-        network.outputs = {label: network.values[name] for label, name in names.items()}
+        with unscoped():
+            network.outputs = {label: _channels_last(network.values[name]) for label, name in names.items()}
         network.remove_dead()
         return names, self._make(network).engine
+
+
+def _channels_last(value: Value) -> Value:
+    """An image as convolutions compute it, so that it is given as it lies in memory."""
+    rank = len(value.shape)
+    return value if rank < 4 else F.permute(value, (0, *range(2, rank), 1))
+
+
+def _turned(array: Array) -> Array:
+    """The array that was given channels last, with its channels as dimension 1."""
+    return array if array.ndim < 4 else np.moveaxis(array, -1, 1)
 
 
 # ------------------------------------------------------------------------------------------------------- differences

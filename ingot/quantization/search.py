@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,7 +21,7 @@ from ingot.passes.calibrated import Choice, Layer, Plan, weight_as_stored
 from ingot.quantization.mixed import left_float
 from ingot.quantization.options import Metric, Options
 from ingot.quantization.ranges import AUTO
-from ingot.quantization.running import Apart, Made, Maker, Prepared, differences, run, samples_of
+from ingot.quantization.running import Apart, Feeds, Made, Maker, Prepared, Trial, differences, run, samples_of
 from ingot.quantization.seen import Seen
 from ingot.quantization.sensitivity import sensitivity
 
@@ -31,6 +31,8 @@ BY_ROWS_LEAST = 0.8  # of the error with one scale for a tensor: rows with their
 FIRST_METHOD, OTHER_METHOD = "mse", "l3"  # that auto tells apart
 OTHER_LEAST = 0.9  # of the error by the first method, for the other to be taken
 SHIFTED = 1 << 16  # elements of a weight that a shift takes at a time: what is made of them stays in the caches
+CHOSEN_ON = 4  # samples of those that errors are measured on, that choices between whole plans are made by
+ALONE = 32  # layers times samples that errors of single layers are measured with; one sample at least
 AT_ONCE = 2  # layers whose shifts are computed side by side: each takes a few copies of its weight
 
 
@@ -44,14 +46,17 @@ class Search:
         self.values = Prepared(ready, make.weights)
         self.seen, self.options, self.phases = seen, options, phases
         self.float = make(network).engine
-        self.wanted = [run(self.float, feeds, i) for i, feeds in enumerate(seen.kept)]
+        outputs = [given or run(self.float, seen.kept[i], i) for i, given in enumerate(seen.outputs)]
+        self.all = Trial(seen.kept, outputs)
+        self.few = self._first(CHOSEN_ON)
         self.facts: dict[str, Any] = {
             "method": FIRST_METHOD if options.method == AUTO else options.method, "batches": seen.batches,
         }  # fmt: skip
         if options.method == "percentile":
             self.facts["percentile"] = options.percentile
-        self._known: dict[tuple[Choice, ...], Apart] = {}
-        self._made: dict[tuple[Choice, ...], Made] = {}  # by the best choices so far, and by those they are tried with
+        # By the best choices so far, and by those that they are tried with: what was made, and its outputs by batches.
+        self._made: dict[tuple[Choice, ...], Made] = {}
+        self._found: dict[tuple[Choice, ...], dict[int, Mapping[str, Array]]] = {}
 
     def plan(self, choices: list[Choice]) -> Plan:
         with self.phases.phase("choose"):
@@ -62,7 +67,7 @@ class Search:
         if self.options.budget is not None:
             with self.phases.phase("budget") as done:
                 choices = self._within(choices, done)
-        error = self._apart(choices)
+        error = self._apart(choices, self.all)
         facts = {**self.facts, "samples": sum(samples_of(self.ready, kept) for kept in self.seen.kept),
                  "error": error.relative, "largest": error.largest}  # fmt: skip
         return Plan(tuple(choices), facts)
@@ -75,7 +80,9 @@ class Search:
             for c, layer in zip(choices, self.seen.layers, strict=True)
         ]
         products, layers = sum(c.rows for c in rows), sum(c.scale is not None for c in choices)
-        return rows if 2 * products > layers and self._error(rows) <= BY_ROWS_LEAST * self._error(choices) else choices
+        if 2 * products <= layers:
+            return choices
+        return rows if self._error(rows, self.few) <= BY_ROWS_LEAST * self._error(choices, self.few) else choices
 
     def _by_method(self, choices: list[Choice]) -> list[Choice]:
         """The choices by mse, or by l3 where that makes the error clearly smaller and the choice is ours.
@@ -89,14 +96,15 @@ class Search:
         others = [
             dataclasses.replace(c, scale=new.scale, output=new.output) for c, new in zip(choices, scaled, strict=True)
         ]
-        if self._apart(others).both > OTHER_LEAST * self._apart(choices).both:
+        if self._apart(others, self.few).both > OTHER_LEAST * self._apart(choices, self.few).both:
             return choices
         self.facts["method"] = OTHER_METHOD
         return others
 
     def _with_errors(self, choices: list[Choice]) -> list[Choice]:
+        trial = self._first(max(ALONE // len(choices), 1))
         with self.phases.phase("sensitivity") as done:
-            found = sensitivity(self.ready, self.values, choices, self.seen.kept, self.wanted, done)
+            found = sensitivity(self.ready, self.values, choices, trial.feeds, done)
         return [dataclasses.replace(c, error=e) for c, e in zip(choices, found, strict=True)]
 
     def _corrected(self, choices: list[Choice]) -> list[Choice]:
@@ -107,7 +115,8 @@ class Search:
         with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
             shifts = dict(zip(int8, pool.map(self._shift, int8), strict=True))
         shifted = [dataclasses.replace(c, shift=shifts[i]) if i in shifts else c for i, c in enumerate(choices)]
-        self.facts["bias_correction"] = better = self._error(shifted) < self._error(choices)
+        better = self._error(shifted, self.few) < self._error(choices, self.few)
+        self.facts["bias_correction"] = better
         return shifted if better else choices
 
     def _shift(self, i: int) -> tuple[float, ...]:
@@ -120,22 +129,37 @@ class Search:
         key = _key(choices)
         return self._made[key] if key in self._made else self.make(self.network, Plan(key, {}))
 
-    def _apart(self, choices: Sequence[Choice]) -> Apart:
+    def _first(self, samples: int) -> Trial:
+        """The first samples of those that errors are measured on."""
+        feeds: list[Feeds] = []
+        wanted = []
+        for i, (batch, outputs) in enumerate(zip(*self.all, strict=True)):
+            left = samples - sum(samples_of(self.ready, some) for some in feeds)
+            if left <= 0:
+                break
+            feeds.append(self.seen.cut(batch, left))
+            wanted.append(outputs if feeds[-1] is batch else run(self.float, feeds[-1], i))
+        return Trial(feeds, wanted)
+
+    def _apart(self, choices: Sequence[Choice], trial: Trial) -> Apart:
         """How far the outputs by these choices are from those in float."""
         key = _key(choices)
-        if key not in self._known:
-            self._made[key] = made = self.made(choices)
-            found = [run(made.engine, feeds, i) for i, feeds in enumerate(self.seen.kept)]
-            self._known[key] = differences(found, self.wanted)
-        return self._known[key]
+        self._made[key] = made = self.made(choices)
+        known = self._found.setdefault(key, {})
+        for i, feeds in enumerate(trial.feeds):
+            if id(feeds) not in known:
+                known[id(feeds)] = run(made.engine, feeds, i)
+        return differences([known[id(feeds)] for feeds in trial.feeds], trial.wanted)
 
     def _settled(self, choices: list[Choice]) -> list[Choice]:
         """The choices; of what was made for others nothing is kept."""
-        self._made = {key: made for key, made in self._made.items() if key == _key(choices)}
+        kept = _key(choices)
+        self._made = {key: made for key, made in self._made.items() if key == kept}
+        self._found = {key: found for key, found in self._found.items() if key == kept}
         return choices
 
-    def _error(self, choices: Sequence[Choice]) -> float:
-        return self._apart(choices).relative
+    def _error(self, choices: Sequence[Choice], trial: Trial) -> float:
+        return self._apart(choices, trial).relative
 
     def _within(self, choices: list[Choice], done: Callable[[int, int], None]) -> list[Choice]:
         """The choices with the fewest layers in float that keep the budget."""
@@ -153,7 +177,7 @@ class Search:
             tried += 1
             done(tried, len(choices).bit_length() + 2)
             if metric is None or best is None:
-                return self._error(self._settled(mixed(floats))) <= budget
+                return self._error(self._settled(mixed(floats)), self.all) <= budget
             return best - _measured(metric, self.made(mixed(floats)).engine) <= budget
 
         chosen = mixed(left_float([c.error if c.scale is not None else None for c in choices], within))

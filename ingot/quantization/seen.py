@@ -15,6 +15,7 @@ import numpy as np
 from ingot.ir import Network, Node
 from ingot.ops.product import Matmul
 from ingot.passes.calibrated import LIMIT, Choice, Layer, groups_of, is_scale
+from ingot.passes.widen import NARROW
 from ingot.quantization.data import Batches
 from ingot.quantization.observers import Means, Observer
 from ingot.quantization.options import Options
@@ -34,6 +35,7 @@ class Seen:
         self.observers = [Observer() for _ in self.groups]
         self.means = {i: Means(channels_of(layer.node)) for i, layer in enumerate(layers) if not layer.why}
         self.kept: list[Feeds] = []
+        self.outputs: list[Mapping[str, Array] | None] = []  # of the kept, where the runs in float gave them
         self.batches = self.samples = 0
 
     def read(self, batches: Batches, done: Callable[[int, int], None]) -> None:
@@ -44,7 +46,9 @@ class Seen:
         for i, mean in self.means.items():
             means.setdefault(self.layers[i].node.inputs[0].name, []).append(mean)
         read = [self.network.values[name] for name in means]
-        taps = Taps(self.network, self._make, list(dict.fromkeys((*sources, *read))))
+        outputs = {} if self._is_narrow() else {label: v.name for label, v in self.network.outputs.items()}
+        wanted = [self.network.values[name] for name in outputs.values()]
+        taps = Taps(self.network, self._make, list(dict.fromkeys((*sources, *read, *wanted))))
 
         def count(number: int, found: Mapping[str, Array], names: Sequence[str]) -> None:
             for name in names:
@@ -56,26 +60,41 @@ class Seen:
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for number, feeds in batches:
+                results: dict[str, Array] = {}
                 for found in taps.run(feeds, number):
+                    results |= {label: found[name] for label, name in outputs.items() if name in found}
                     of_one: dict[int | str, list[str]] = {}  # an observer takes one value at a time
                     for name in found:
                         of_one.setdefault(group_of.get(name, name), []).append(name)
                     list(pool.map(partial(count, number, found), of_one.values()))
-                self._keep(feeds)
+                self._keep(feeds, results)
                 self.batches += 1
                 self.samples += samples_of(self.network, feeds)
                 done(number + 1, batches.total or number + 2)
 
-    def _keep(self, feeds: Feeds) -> None:
+    def _is_narrow(self) -> bool:
+        """Whether values are narrower than float32: what is given as an output is rounded to them, and what a kernel
+        hands on is not. So the outputs beside values inside are not quite those of the network alone."""
+        return any(v.dtype in NARROW for v in self.network.values.values())
+
+    def _keep(self, feeds: Feeds, outputs: Mapping[str, Array]) -> None:
         """Keeps the first samples, in whole batches where these cannot be cut."""
         missing = self.options.samples - sum(samples_of(self.network, kept) for kept in self.kept)
         if missing <= 0:
             return
+        some = self.cut(feeds, missing)
+        self.outputs.append(outputs if some is feeds and outputs else None)
+        self.kept.append({name: np.array(array) for name, array in some.items()})
+
+    def cut(self, feeds: Feeds, samples: int) -> Feeds:
+        """The first samples of a batch; the batch itself where it has no more, or cannot be cut."""
         first = self.network.inputs[0].shape[0] if self.network.inputs[0].shape else 1
         alike = all(v.shape and v.shape[0] == first for v in self.network.inputs)
-        if alike and not isinstance(first, int) and missing >= getattr(first, "min", math.inf):
-            feeds = {name: array[:missing] for name, array in feeds.items()}
-        self.kept.append({name: np.array(array) for name, array in feeds.items()})
+        if not alike or isinstance(first, int) or samples < getattr(first, "min", math.inf):
+            return feeds
+        if samples_of(self.network, feeds) <= samples:
+            return feeds
+        return {name: array[:samples] for name, array in feeds.items()}
 
     def choices(self, whys: Sequence[str], method: str) -> list[Choice]:
         """The layers with their scales by a method, all as int8 as they can be."""

@@ -283,7 +283,7 @@ def _serializer(torch: Any) -> Iterator[None]:
     """What writes the file, for one that our reader alone sees.
 
     torch writes `math.trunc` of a size, and has no word for the other roundings: they go by their names. And it copies
-    the program deep to put it into a canonical order, only to see that there is one; that takes as long as all the rest.
+    the program deep to put it into a canonical order, only to see that there is one: half of the time.
     """
     module = torch._export.serde.serialize
     known: set[Any] = getattr(module, "_SYM_OPS", set())
@@ -466,13 +466,13 @@ def _has_numbers(torch: Any, tensor: Any) -> bool:
 
 
 class _Arrays(Mapping[str, Array]):
-    """Copies of a module's tensors, so that an engine does not change when the module is trained further."""
+    """A module's tensors as arrays, which share its memory: it may be trained further."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._tensors = tensors
 
     def __getitem__(self, name: str) -> Array:
-        return np.array(as_array(self._tensors[name]))
+        return as_array(self._tensors[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

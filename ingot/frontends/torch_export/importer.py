@@ -194,7 +194,7 @@ class _Importer:
         small = isinstance(spec.elements, int) and spec.elements * spec.dtype.bits // 8 <= MAX_CONSTANT
         free = self.network.free_name(name)
         if kind != "parameter" and not spec.dtype.is_float and small:  # indices, masks: folding wants to see them
-            return self.network.constant(carried(self.source.arrays[name]), free)
+            return self.network.constant(np.array(carried(self.source.arrays[name])), free)
         self.sources[free] = name
         if kind != "parameter":
             self.buffers.add(free)
