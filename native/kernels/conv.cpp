@@ -195,6 +195,10 @@ class ConvPacked final : public Convolution {
 
   std::optional<std::uint64_t> apart(Views in, Views out) const override { return 1 | apart_by_broadcast(in, out[0], 2); }
 
+  bool replaces(std::size_t operand, Views, Views out) const override {
+    return operand >= 2 && !grouped_ && !narrow_ && !by_winograd(out[0]) && ends_in_place(product_, out[0].dtype);
+  }
+
   bool keeps(std::size_t operand) const override { return (winograd_ || grouped_ || narrow_) && operand == 1; }
 
   void run(Views in, Views out, const Worker& worker) const override {

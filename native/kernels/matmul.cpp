@@ -42,6 +42,8 @@ class MatmulPacked final : public Kernel {
     return out[0].rank < 2 ? std::nullopt : std::optional(1 | apart_by_broadcast(in, out[0], first_extra()));
   }
 
+  bool replaces(std::size_t operand, Views, Views out) const override { return operand >= first_extra() && ends_in_place(product_, out[0].dtype); }
+
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView& y = out[0];
     const std::int64_t rows = rows_of(y);

@@ -47,6 +47,10 @@ constexpr std::int64_t rows_at_once(Blocking blocking, std::int64_t panels) {
   return panels <= kNear && blocking.rows > kRows ? kRows : blocking.rows;
 }
 
+/// Whether a product may end where an operand of its epilogue lies, which then is read a tile before the result is written. (Of
+/// float32 an expression may compute within the result.) By tiles only: where caches are bound by the lines that they take, which this halves.
+constexpr bool ends_in_place(const PackedProduct& product, DType y) { return product.tiles && y != DType::float32; }
+
 /// Workers in a grid of rows by units.
 struct Grid {
   int by_rows, by_units;

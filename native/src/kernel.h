@@ -98,6 +98,9 @@ class Kernel {
   /// i for in[i]. Part i of the results is made of part i of these and of all of the others. None where that is not so. Asked
   /// before plan() has checked anything but the operands' types.
   virtual std::optional<std::uint64_t> apart([[maybe_unused]] Views in, [[maybe_unused]] Views out) const { return std::nullopt; }
+  /// Whether out[0] may lie where in[`operand`] does, which has as many elements of the same size in the same order and which nobody
+  /// needs afterwards: an element is read by the worker that writes it, before that, and never again. Asked before plan(), as apart().
+  virtual bool replaces([[maybe_unused]] std::size_t operand, [[maybe_unused]] Views in, [[maybe_unused]] Views out) const { return false; }
   /// Called by every worker of the region; the executor puts a barrier behind it. Allocates nothing, throws nothing.
   virtual void run(Views in, Views out, const Worker& worker) const = 0;
 };

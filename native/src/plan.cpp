@@ -11,6 +11,11 @@
 namespace ingot {
 namespace {
 
+/// A buffer that lies where another one does, whose last call makes it.
+struct Replacement {
+  int buffer, of;
+};
+
 class Planner {
  public:
   explicit Planner(const PlanRequest& request)
@@ -55,6 +60,7 @@ class Planner {
   std::vector<std::int64_t> view_offset_;  // by buffer, in elements
   std::vector<std::uint32_t> base_of_;     // by buffer: on which base it lies
   std::vector<MicroBatches> batches_;
+  std::vector<Replacement> replaced_;
   std::vector<std::int64_t> inner_;  // by buffer that holds few images at a time: the bytes of all such of one stream; else -1
   std::uint64_t shared_ = 0, local_ = 0;
 
@@ -214,9 +220,61 @@ class Planner {
     }
   }
 
+  /// The operand of a call in whose place its result may lie, or -1: a buffer that dies there, by `lives`, of which the call sees all and once.
+  int replaced_by(int index, std::span<const Lifetime* const> lives) const {
+    const Call& call = program_.calls[static_cast<std::size_t>(index)];
+    const Kernel* const kernel = loaded_.kernels[static_cast<std::size_t>(index)].get();
+    const auto is_own = [&](int buffer) { return lives[slot(buffer)] != nullptr && program_.buffer(buffer).kind == BufferKind::temp; };
+    if (kernel == nullptr || call.out.size() != 1 || !is_own(call.out[0]) || lives[slot(call.out[0])]->first != index) return -1;
+    const TensorView& result = buffers_[slot(call.out[0])];
+    for (std::size_t i = 0; i < call.in.size(); ++i) {
+      const int base = program_.base(call.in[i]);
+      const auto uses = std::count_if(call.in.begin(), call.in.end(), [&](int other) { return program_.base(other) == base; });
+      if (!is_own(base) || lives[slot(base)]->last != index || uses != 1 || plan_.bytes[slot(base)] != plan_.bytes[slot(call.out[0])]) continue;
+      const TensorView& view = buffers_[slot(call.in[i])];
+      if (view.dtype != result.dtype || view_offset_[slot(call.in[i])] != 0 || !view.contiguous() || view.elements() != result.elements()) continue;
+      std::vector<TensorView> in;
+      for (int operand : call.in) in.push_back(buffers_[slot(operand)]);
+      if (kernel->replaces(i, in, {&result, 1})) return base;
+    }
+    return -1;
+  }
+
+  /// Takes results of these calls out of the lives that lie where an operand does, which then lives as long as they do.
+  void replace(std::vector<Lifetime>& all, int first_call, int end_call) {
+    if (loaded_.kernels.empty()) return;
+    std::vector<const Lifetime*> lives(program_.buffers.size());
+    for (const Lifetime& life : all)
+      if (slot(life.buffer) < lives.size()) lives[slot(life.buffer)] = &life;
+    std::vector<int> place(lives.size(), -1), last(lives.size(), -1);  // by buffer: where it lies, and until when
+    for (int c = first_call; c < end_call; ++c) {
+      const int base = replaced_by(c, lives);
+      if (base < 0) continue;
+      const int result = program_.calls[static_cast<std::size_t>(c)].out[0], of = place[slot(base)] < 0 ? base : place[slot(base)];
+      place[slot(result)] = of;
+      last[slot(of)] = lives[slot(result)]->last;
+      replaced_.push_back({result, of});
+    }
+    for (Lifetime& life : all)
+      if (slot(life.buffer) < last.size() && last[slot(life.buffer)] >= 0) life.last = last[slot(life.buffer)];
+    std::erase_if(all, [&](const Lifetime& life) { return slot(life.buffer) < place.size() && place[slot(life.buffer)] >= 0; });
+  }
+
+  /// Of calls in micro-batches only what they alone use: what they share with others one may need whole for the next images.
+  void replace_all(Lifetimes& lives) {
+    int next = stage_.first_call;
+    for (std::size_t i = 0; i < batches_.size(); ++i) {
+      replace(lives.outer, next, batches_[i].first_call);
+      replace(lives.inner[i], batches_[i].first_call, batches_[i].end_call);
+      next = batches_[i].end_call;
+    }
+    replace(lives.outer, next, stage_.end_call);
+  }
+
   void place() {
     inner_.assign(program_.buffers.size(), -1);
     Lifetimes lives = lifetimes_of(program_, stage_, batches_);
+    replace_all(lives);
     std::vector<std::uint64_t> bytes = plan_.bytes, offsets = plan_.offsets;
     for (std::size_t i = 0; i < batches_.size(); ++i) {
       const MicroBatches& part = batches_[i];
@@ -232,6 +290,11 @@ class Planner {
     plan_.layout = place_buffers(events_of(lives.outer, stage_.first_call), bytes, offsets);
     for (std::size_t i = 0; i < batches_.size(); ++i)
       for (const Lifetime& life : lives.inner[i]) offsets[slot(life.buffer)] += offsets[program_.buffers.size() + i];
+    for (const Replacement& r : replaced_) {
+      offsets[slot(r.buffer)] = offsets[slot(r.of)];
+      bytes[slot(r.buffer)] = bytes[slot(r.of)];
+      inner_[slot(r.buffer)] = inner_[slot(r.of)];
+    }
     std::copy_n(bytes.begin(), plan_.bytes.size(), plan_.bytes.begin());
     std::copy_n(offsets.begin(), plan_.offsets.size(), plan_.offsets.begin());
     if (plan_.layout.bytes > static_cast<std::uint64_t>(kMaxBytes)) {

@@ -93,10 +93,13 @@ class BlockEnd {
     std::int64_t row;  // of the job
   };
 
-  /// Whether results are too many to be found in a cache by who reads them next. Lines that are written past it need not be read before.
+  /// Whether results are too many to be found in a cache by who reads them next. Lines that are written past it need not be read before;
+  /// those of a residual in their place have been.
   bool streams() const {
     constexpr std::int64_t kLeast = 4 << 20;
     const TileOperand& out = job_.epilogue.out;
+    for (int i = 0; i < job_.epilogue.extra_count; ++i)
+      if (job_.epilogue.extras[i].data == out.data) return false;
     const std::int64_t row = out.row_stride * bytes_of(out.dtype);
     const bool lines = (std::uintptr_t)out.data % 64 == 0 && row % 64 == 0 && kPanel * bytes_of(out.dtype) % 64 == 0;
     return lines && job_.rows * row >= kLeast && job_.places == nullptr;
