@@ -78,6 +78,7 @@ class Memory:
     state: int
 
 
+_REAL = {dtype.numpy for dtype in dtypes.ALL if dtype.kind != "complex"}  # .astype would drop a complex one's half
 _CPU_DEVICES = (1, 3)  # DLPack's kDLCPU, and kDLCUDAHost: pinned memory of the host
 
 
@@ -111,6 +112,22 @@ def as_array(value: Any, name: str, what: str = "input") -> Array:
         except Exception as e:  # whatever another library's object may raise
             raise InputError(f"{who}: NumPy cannot read this {kind} through DLPack: {e}") from None
     raise InputError(f"{who} is a {type(value).__name__}; pass a NumPy array, a torch tensor or another DLPack array")
+
+
+def _casts(ports: Sequence[Port], given: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
+    """What to write in the place of arrays that have the wrong dtype and nothing else against them, or nothing."""
+    ways = []
+    for port in ports:
+        array, wanted = arrays.get(port.name), dtypes.get(port.dtype)
+        if not isinstance(array, np.ndarray) or array.dtype == wanted.numpy or array.dtype not in _REAL:
+            continue
+        if array.ndim != len(port.dims):
+            continue
+        if any(isinstance(dim, int) and dim != size for dim, size in zip(port.dims, array.shape, strict=True)):
+            continue
+        is_tensor = type(given[port.name]).__module__.partition(".")[0] == "torch"
+        ways.append(f"{port.name}.to(torch.{wanted.name})" if is_tensor else f"{port.name}.astype({wanted.name!r})")
+    return f": pass {' and '.join(ways)}" if ways else ""
 
 
 def _results(out: Mapping[str, Any]) -> dict[str, Array]:
@@ -444,10 +461,14 @@ class Session:
         """
         if inputs or not isinstance(feeds, Mapping):
             feeds = self._named(feeds, inputs)
-        if out is None:
-            return self._executor.run(self._feeds(feeds))
-        results = self._executor.run(self._feeds(feeds), _results(out))
-        return {**results, **out}
+        arrays = self._feeds(feeds)
+        results = None if out is None else _results(out)
+        try:
+            if results is None:
+                return self._executor.run(arrays)
+            return {**self._executor.run(arrays, results), **(out or {})}
+        except InputError as e:
+            raise InputError(f"{e}{_casts(self.inputs, feeds, arrays)}") from None
 
     def _named(self, feeds: Any, inputs: dict[str, Any]) -> Mapping[str, Any]:
         """Arrays by name, of what a run was given otherwise."""

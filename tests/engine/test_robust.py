@@ -182,12 +182,14 @@ X = random(3, 7, 32)
 WANTED = r"float32\[B, T, 32\] is needed"
 # What is given as x, and what the message says beside the input's name.
 WRONG: dict[str, tuple[Any, str]] = {
-    "other dtype": (X.astype(np.float64), rf"is float64\[3, 7, 32\]; {WANTED}"),
-    "half": (torch.from_numpy(X).half(), rf"is float16\[3, 7, 32\]; {WANTED}"),
+    "other dtype": (X.astype(np.float64), rf"is float64\[3, 7, 32\]; {WANTED}: pass x\.astype\('float32'\)$"),
+    "integers": (np.zeros((3, 7, 32), np.int32), rf"is int32\[3, 7, 32\]; {WANTED}: pass x\.astype\('float32'\)$"),
+    "half": (torch.from_numpy(X).half(), rf"is float16\[3, 7, 32\]; {WANTED}: pass x\.to\(torch\.float32\)$"),
+    "other dtype and width": (X[..., :31].astype(np.float64), rf"is float64\[3, 7, 31\]; {WANTED}$"),
     "bytes swapped": (X.astype(">f4"), rf"is >f4, in the other byte order: pass .*newbyteorder.*; {WANTED}"),
     "odd stride": (odd_stride(X), rf"has a stride of 5 bytes.*: pass a copy; {WANTED}"),
-    "complex": (X.astype(np.complex64), rf"is an array of complex64, which .*; {WANTED}"),
-    "objects": (X.astype(object), rf"is an array of object, which .*; {WANTED}"),
+    "complex": (X.astype(np.complex64), rf"is an array of complex64, which .*; {WANTED}$"),
+    "objects": (X.astype(object), rf"is an array of object, which .*; {WANTED}$"),
     "text": (np.array(["x"]), "is an array of <U1"),
     "dates": (np.zeros((3, 7, 32), "M8[s]"), "is an array of datetime64"),
     "records": (np.zeros(3, [("a", "f4")]), r"is an array of \[\('a', '<f4'\)\]"),
