@@ -48,17 +48,17 @@ INGOT_INLINE void each_row([[maybe_unused]] int tile, [[maybe_unused]] std::int6
 
 #define INGOT_TILE_LOAD(tile, from, stride)                                                        \
   do {                                                                                             \
-    each_row(tile, stride, [&](std::int64_t at, int bytes) { reads((const std::byte*)(from) + at, bytes); });  \
+    each_row(tile, stride, [&](std::int64_t row_at, int bytes) { reads((const std::byte*)(from) + row_at, bytes); });  \
     _tile_loadd(tile, from, stride);                                                               \
   } while (false)
 #define INGOT_TILE_STREAM(tile, from, stride)                                                      \
   do {                                                                                             \
-    each_row(tile, stride, [&](std::int64_t at, int bytes) { reads((const std::byte*)(from) + at, bytes); });  \
+    each_row(tile, stride, [&](std::int64_t row_at, int bytes) { reads((const std::byte*)(from) + row_at, bytes); });  \
     _tile_stream_loadd(tile, from, stride);                                                        \
   } while (false)
 #define INGOT_TILE_STORE(tile, to, stride)                                                         \
   do {                                                                                             \
-    each_row(tile, stride, [&](std::int64_t at, int bytes) { writes((std::byte*)(to) + at, bytes); });        \
+    each_row(tile, stride, [&](std::int64_t row_at, int bytes) { writes((std::byte*)(to) + row_at, bytes); });        \
     _tile_stored(tile, to, stride);                                                                \
   } while (false)
 
