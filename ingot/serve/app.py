@@ -278,6 +278,8 @@ class App:
         body = schema.read(await self._body(request), schema.ChatRequest)
         self._check_model(body.model)
         self._check_can("chats", NO_TEMPLATE)
+        words = () if self.engine.ready is None else self.engine.ready.words
+        schema.check_roles(body.messages, words)
         job = self._named(schema.chat(body, self.engine.next_id, self.settings.chat_stop))
         return await self._answer(request, job, Reply(job))
 

@@ -118,7 +118,9 @@ class Abort(_Message):
 
 
 class Ready(_Message):
-    """The model is loaded. `left_out`: parts of its source that are not used, in words."""
+    """The model is loaded. `left_out`: parts of its source that are not used, in words. `words`: what its chat template
+    quotes, among them the roles that it knows.
+    """
 
     context_length: Count
     vocab_size: Count
@@ -126,6 +128,7 @@ class Ready(_Message):
     chats: bool
     embeds: bool
     left_out: list[str]
+    words: list[str] = []
 
 
 class Failed(_Message):

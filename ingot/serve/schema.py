@@ -155,6 +155,9 @@ OF_ANSWERS = {
 TEXT_ONLY = "this server takes text: no images, audio or files"
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
 class ChatRequest(Common, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
@@ -284,6 +287,24 @@ def chat(request: ChatRequest, next_id: Any, stop: tuple[str, ...] = ()) -> Job:
     stream, tokens = bool(request.stream), bool(request.logprobs)
     work = frames.Generate(next_id(), None, None, turns, chosen, request.priority or 0, stream, tokens)
     return Job(True, request.model, [work], chosen.n, stream, *_usage(request), tokens, ignored(request))
+
+
+def check_roles(messages: Sequence[Message], words: Sequence[str]) -> None:
+    """Refuses a role that the model's chat template does not name either: most templates write any role down, so a
+    misspelt one would be a turn of nobody. `words`: what the template quotes. Raises Problem.
+    """
+    known = {*ROLES, *words}
+    for i, message in enumerate(messages):
+        if message.role in known:
+            continue
+        near = difflib.get_close_matches(message.role.lower(), ROLES, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise Problem(
+            400,
+            f"messages[{i}].role is {message.role!r}: {meant}The roles are {', '.join(ROLES)}, and those that the "
+            "model's chat template names",
+            "invalid_value", "messages",
+        )  # fmt: skip
 
 
 def sampling(

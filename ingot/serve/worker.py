@@ -36,6 +36,7 @@ from ingot.source import open_engine
 from ingot.text.chat_prompt import Written
 
 PACE = 3.0  # pauses between rounds of reading answers, in times of what a round takes: a quarter of a thread at most
+MAX_WORDS = 1000  # of a chat template that the HTTP process is told
 MAX_PAUSE = 0.05  # seconds
 STATS_EVERY = 0.25  # seconds; a whole part of frames.HEARTBEAT
 ENCODERS = 2  # threads that make tokens of prompts
@@ -425,7 +426,10 @@ def main(connection: socket.socket) -> int:
         return 1
     generates = isinstance(model, LLM) and model.generates
     left_out = list(model.left_out) if isinstance(model, LLM) else []
-    ready = frames.Ready(model.context_length, model.vocab_size, generates, chats, model.hidden_size > 0, left_out)
+    words = sorted(model.chats.words)[:MAX_WORDS] if isinstance(model, LLM) and chats else []
+    ready = frames.Ready(
+        model.context_length, model.vocab_size, generates, chats, model.hidden_size > 0, left_out, words
+    )
     try:
         connection.sendall(frames.encode(ready))
         Worker(model, connection, decoder).run()

@@ -47,6 +47,11 @@ class ChatPrompt:
         self._twin: _Twin | None = None
         self._lock = threading.Lock()
 
+    @property
+    def words(self) -> frozenset[str]:
+        """What the template quotes; the roles that it treats apart are among them."""
+        return self._template.words
+
     def encode(self, messages: Any, **variables: Any) -> list[int]:
         """The token ids up to where the model's answer begins.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ MAX_MESSAGES = 32 << 20  # bytes of a conversation as JSON
 SECONDS = 0.9  # of processor time to read a template, and for each conversation
 MEMORY = 256 << 20  # bytes of address space of the process, the interpreter's 25 MB included
 PROCESSES = 2  # that render one template: while one has a slow conversation, or is started anew, the other goes on
+_QUOTED = re.compile(r"""(?<=['"])[A-Za-z][\w-]{0,63}(?=['"])""")  # in a template, where roles are such words
 SILENCE = 30.0  # seconds without an answer: more than its processor time takes on a machine that is very busy
 
 
@@ -44,6 +46,7 @@ class ChatTemplate:
     def __init__(self, source: str, special: Mapping[str, str] | None = None) -> None:
         if len(source) > MAX_TEMPLATE:
             raise CheckpointError(f"the chat template has {len(source):,} characters, the limit is {MAX_TEMPLATE:,}")
+        self.words = frozenset(_QUOTED.findall(source))  # that it names: what it does with roles depends on these
         self._special = dict(special or {})
         self._start = json.dumps(
             {"source": source, "seconds": SECONDS, "memory": MEMORY, "characters": MAX_TEXT}

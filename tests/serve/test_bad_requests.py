@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from ingot.serve.problem import Problem
 from ingot.serve.responses import ResponsesRequest
-from ingot.serve.schema import ChatRequest, CompletionRequest, read
+from ingot.serve.schema import ChatRequest, CompletionRequest, check_roles, read
 from tests.serve.harness import MODEL, Running, rest, serving
 
 TEXT = "/v1/completions"
@@ -123,6 +124,11 @@ BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
     # conversations
     "no messages": (CHAT, chat(messages=[]), 400, "invalid_value", "messages"),
     "a message without role": (CHAT, chat(messages=[{"content": "x"}]), 400, "invalid_value", "messages"),
+    "a misspelt role": (CHAT, chat(messages=[{"role": "usr", "content": "x"}]), 400, "invalid_value", "messages"),
+    "a role in capitals": (CHAT, chat(messages=[{"role": "User", "content": "x"}]), 400, "invalid_value", "messages"),
+    "a later role": (
+        CHAT, chat(messages=[*HELLO, {"role": "bot", "content": "x"}]), 400, "invalid_value", "messages",
+    ),
     "content is a number": (CHAT, chat(messages=[{"role": "user", "content": 5}]), 400, "invalid_value", "messages"),
     "an image": (
         CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url", "text": "http://x/"}]}]),
@@ -294,6 +300,29 @@ def test_an_unknown_field_says_what_was_meant(name: str) -> None:
         read(body, kind)
     assert str(e.value).startswith("the request is malformed: Object contains unknown field `")
     assert str(e.value).endswith(f"`{said}")
+
+
+def test_a_role_of_the_template(tmp_path: Path) -> None:
+    template = tmp_path / "story.jinja"
+    template.write_text("{% for m in messages %}{{ 'Once' if m.role == 'narrator' else m.role }}{% endfor %}")
+    with serving("--chat-template", str(template)) as story:
+        assert story.post(CHAT, chat(messages=[{"role": "narrator", "content": "x"}])).status_code == 200
+        got = story.post(CHAT, chat(messages=[{"role": "narrater", "content": "x"}]))
+        assert (got.status_code, got.json()["error"]["param"]) == (400, "messages")
+
+
+def test_roles_are_those_that_all_know_and_those_of_the_template() -> None:
+    def checked(*roles: str, words: tuple[str, ...] = ("model", "role")) -> None:
+        body = chat(messages=[{"role": role, "content": "x"} for role in roles])
+        check_roles(read(body, ChatRequest).messages, words)
+
+    checked("system", "developer", "user", "assistant", "tool", "model")
+    with pytest.raises(Problem, match=r"^messages\[1\].role is 'usr': did you mean user\? The roles are system, dev"):
+        checked("user", "usr")
+    with pytest.raises(Problem, match=r"^messages\[0\].role is 'narrator': The roles are .*, and those that the model"):
+        checked("narrator")
+    with pytest.raises(Problem, match="is 'model': "):
+        checked("model", words=())
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

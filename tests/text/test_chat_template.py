@@ -62,6 +62,13 @@ FEATURES = (
 )
 
 
+def test_words_that_a_template_quotes() -> None:
+    """Its roles are among them; a role that it only writes down, as CHATML does, is not."""
+    assert ChatTemplate(CHATML).words == {"role", "content"}
+    assert {"model", "assistant", "system"} <= ChatTemplate(GEMMA).words
+    assert ChatTemplate("{{ messages[0].role in ['ipython', \"tool-2\", '', 'a b'] }}'").words == {"ipython", "tool-2"}
+
+
 @pytest.mark.parametrize("source", [CHATML, LLAMA2, GEMMA, FEATURES], ids=["chatml", "llama2", "gemma", "features"])
 @pytest.mark.parametrize("prompt", [True, False])
 def test_renders_as_transformers_does(source: str, prompt: bool) -> None:
