@@ -138,9 +138,9 @@ class _Reader:
         wanted, shape = known
         if array.shape != shape:
             return f"shape {list(array.shape)}, and the engine's is {list(shape)}"
-        if wanted.is_float and dtype not in dtypes.FLOATS:
+        if wanted in dtypes.FLOATS and dtype not in dtypes.FLOATS:
             return f"dtype {dtype.name}, and floats are needed ({', '.join(d.name for d in dtypes.FLOATS)})"
-        if not wanted.is_float and dtype is not wanted:
+        if wanted not in dtypes.FLOATS and dtype is not wanted:  # a float of 8 bits has no infinity: too large is NaN
             return f"dtype {dtype.name}, and the engine's is {wanted.name}"
         return ""
 

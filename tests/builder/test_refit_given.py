@@ -15,6 +15,7 @@ from ingot import dtypes
 from ingot.engine.session import Engine
 from ingot.errors import IngotError, InputError, RecipeError
 from tests.builder.test_refit import assert_same, image_in_memory
+from tests.models import quantized_files
 
 torch = pytest.importorskip("torch")
 
@@ -206,3 +207,16 @@ def test_aliases_that_lie() -> None:
         bad = Engine.from_memory(header, {n: engine.tensor(n) for n in engine.header["weights"]})
         with pytest.raises(InputError, match="'b' is no parameter of it"):
             bad.refit({"b": state["bias"]})
+
+
+def test_weights_that_came_as_floats_of_8_bits(tmp_path: Path) -> None:
+    """They are taken as they are. Others are refused, not rounded: what is too large for them would be NaN."""
+    tensors, _, config = quantized_files.model(quantized_files.CASES["compressed fp8"])
+    config |= {"quantization_config": quantized_files.CASES["compressed fp8"].quantization}
+    old = ingot.build(quantized_files.write(tmp_path / "old", tensors, config), report=False)
+    name = "model.layers.0.self_attn.o_proj.weight"
+    changed = tensors[name][::-1].copy()
+    new = ingot.build(quantized_files.write(tmp_path / "new", tensors | {name: changed}, config), report=False)
+    assert_same(old.refit({f"{name}.float8_e4m3fn": changed}), new, tmp_path)
+    with pytest.raises(InputError, match=r"dtype float32, and the engine's is float8_e4m3fn"):
+        old.refit({f"{name}.float8_e4m3fn": np.full(changed.shape, 1000, np.float32)})
