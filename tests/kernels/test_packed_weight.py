@@ -190,7 +190,7 @@ def test_int4_in_two_parts() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("k", "group"), [(77, 32), (320, 64), (1000, 128)])
+@pytest.mark.parametrize(("k", "group"), [(77, 32), (600, 32), (320, 64), (1000, 128)])
 def test_rows_of_int4_do_not_depend_on_their_company(dtype: str, k: int, group: int) -> None:
     """Few rows meet the words of 4 bits, many the floats that a block of them was made; NaN stays in its row."""
     x, q = draw(40, 130, k, dtype, 4)
@@ -268,7 +268,7 @@ def test_rows_of_int8_with_int4_in_two_parts() -> None:
     np.testing.assert_allclose(found, a / (1 + np.exp(-a)) * b, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(("k", "group"), [(77, 32), (320, 64), (1500, 128)])
+@pytest.mark.parametrize(("k", "group"), [(77, 32), (700, 32), (320, 64), (1500, 128)])
 def test_rows_of_int8_with_int4_do_not_depend_on_their_company(k: int, group: int) -> None:
     """Bit for bit with scales of any value: few rows meet the words of 4 bits, many the bytes that these were made."""
     x, q, scale = draw_int8(150, 130, k, group)

@@ -1,10 +1,11 @@
 // Matrix products of bfloat16 and int8 with packed weights on AMX tiles (a few rows by vectors, matmul_amx_rows.h; rows
-// of int8 by weights of 4 bits, matmul_amx_nibbles.h), and of rows that are read where they lie (matmul_amx_tiles.h, matmul_amx_image.h); and
-// small ones of computed bfloat16.
+// of int8 by weights of 4 bits, matmul_amx_nibbles.h; groups of 32 and 64 of these, matmul_amx_groups.h), and of rows that are read where they
+// lie (matmul_amx_tiles.h, matmul_amx_image.h); and small ones of computed bfloat16.
 //
 // A panel's 32 outputs are two B tiles (row stride 128 bytes), rows of x are A tiles of 16 rows (fewer when the whole
 // product has fewer), k goes in steps of 32 (int8: 64). With two tiles of rows: 2 x 2 accumulator tiles. The last step of a k that is no
 // multiple of that works on a zero padded copy, since tiles would read past the panel.
+#include "matmul_amx_groups.h"
 #include "matmul_amx_image.h"
 #include "matmul_amx_nibbles.h"
 #include "matmul_amx_rows.h"
@@ -187,6 +188,7 @@ struct Tiles {
     written(padded);
     const int tiles = (p.rows + 15) / 16, pairs = (tiles + 1) / 2;
     if constexpr (!integers) if (p.scales != nullptr) {
+      if (p.group < 128 && suits_groups(p)) return p.group == 32 ? multiply_groups<T, 64, 1>(p) : multiply_groups<T, 64, 2>(p);
       for (int t = 0; t < tiles; t += 2) {
         const std::byte* const x = p.x + t * 16 * kXStride;
         float* const to = p.accumulators + t * 16 * p.stride;

@@ -5,6 +5,7 @@
 // when they are scaled, which vectors do while the tiles multiply the next ones. Fewer rows go by VNNI.
 #pragma once
 
+#include "matmul_amx_groups.h"
 #include "matmul_blocks.h"
 #include "nibbles.h"
 #include "tiles.h"
@@ -191,7 +192,9 @@ struct NibbleTiles {
   static void multiply(const BlockProduct& p) {
     if (p.packing == Packing::same) {
       written(p.w);
-      return p.group == 32 ? multiply_nibbles<32, 1>(p) : p.group == 64 ? multiply_nibbles<64, 1>(p) : multiply_nibbles<64, 2>(p);
+      if (p.group == 128) return multiply_nibbles<64, 2>(p);
+      if (suits_groups(p)) return p.group == 32 ? multiply_groups<std::int8_t, 32, 1>(p) : multiply_groups<std::int8_t, 64, 1>(p);
+      return p.group == 32 ? multiply_nibbles<32, 1>(p) : multiply_nibbles<64, 1>(p);
     }
     p.panels == 2 ? multiply_few<4>(p) : multiply_few<2>(p);
   }
