@@ -20,6 +20,7 @@ from ingot.backends.cuda.devices import available, require_float8, require_gpu
 from ingot.backends.cuda.driver import require_room
 from ingot.backends.cuda.faults import checks_of, faulty
 from ingot.backends.cuda.kernel_calls import KernelCalls, Prompts
+from ingot.backends.cuda.last_rows import LastRows, last_rows
 from ingot.backends.cuda.launch import Launcher
 from ingot.backends.cuda.launch_shapes import power, tiles_of
 from ingot.backends.cuda.net_executor import open_net
@@ -97,6 +98,7 @@ class CudaExecutor(TorchExecutor):
         self._foreseen = foreseen and bool(attentions)
         self._decodes &= foreseen
         self._groups = sorted({found.group for found in attentions})
+        self._last_rows = last_rows(self._network, made.calls) if self._foreseen else None
 
     def trace(self, shapes: Mapping[str, tuple[int, ...]], kinds: Sequence[Kind] = ()) -> None:
         """Makes the calls of a run with inputs of these shapes, and those that choose its tokens, for somebody who
@@ -117,7 +119,8 @@ class CudaExecutor(TorchExecutor):
                 found["token_ids"] = self._chooser.follow(found["token_ids"], torch.empty_like(found["token_ids"]))
                 given = {v: found[v.name] for v in self._network.inputs}
                 tiles = {g: torch.empty((1, 2), dtype=torch.int32, device=device) for g in self._groups}
-                outputs = self._calls(given, sizes, None, None, None if rows == requests else Prompts(tiles, rows))
+                prompts = None if rows == requests else Prompts(tiles, rows)
+                outputs = self._calls(given, sizes, None, None, prompts, self._few(rows, len(found["logit_rows"])))
                 count = len(outputs.get("logits", ()))
                 words = {n: torch.empty(count, dtype=getattr(torch, d), device=device) for n, d in WORDS.items()}
             logits = outputs.get("logits", ())
@@ -179,7 +182,8 @@ class CudaExecutor(TorchExecutor):
             tensors, words = self._inputs(feeds, choice)
             if self._foreseen:
                 check(list(known := self._faults(feeds, sizes)), known.values())
-            outputs = self._calls(tensors, sizes, None, None if self._foreseen else flags, self._prompts(feeds))
+            noted = None if self._foreseen else flags
+            outputs = self._calls(tensors, sizes, None, noted, self._prompts(feeds), self._narrow(feeds))
             if kind is not None:
                 chosen = transfer.back(self._chooser.choose(outputs["logits"][:count], words, kind))
         if choice is not None and "logits" in outputs:
@@ -217,6 +221,17 @@ class CudaExecutor(TorchExecutor):
             return None
         there = self._transfer.there({str(group): tiles_of(feeds["query_start"], group) for group in self._groups})
         return Prompts({int(name): tensor for name, tensor in there.items()}, int(feeds["query_start"][-1]))
+
+    def _few(self, tokens: int, rows: int) -> LastRows | None:
+        """What to do for few rows alone, if there are few of the logits and none of hidden states."""
+        return self._last_rows if 2 * rows <= tokens else None
+
+    def _narrow(self, feeds: Mapping[str, Array]) -> LastRows | None:
+        """The same of a run. Rows of zeros, and those that a step does not have, go the long way."""
+        if self._last_rows is None or len(feeds.get("hidden_rows", ())):
+            return None
+        rows, tokens = feeds["logit_rows"], len(feeds["token_ids"])
+        return self._few(tokens, len(rows)) if np.all((rows >= 0) & (rows < tokens)) else None
 
     def _step(self, feeds: Mapping[str, Array], kind: Kind | None) -> Step | None:
         """The captured step for these inputs and this choice, if they are those of one."""
@@ -301,25 +316,34 @@ class CudaExecutor(TorchExecutor):
         sizes = self._sizes(feeds)
         faults: dict[Node, Any] = {}
         tensors, _ = self._inputs(feeds)
-        found = self._calls(tensors, sizes, items, faults, self._prompts(feeds))
+        narrow = None if self._looks else self._narrow(feeds)
+        found = self._calls(tensors, sizes, items, faults, self._prompts(feeds), narrow)
         self._transfer.mark()
         self._last = sizes
         return found, faults
 
     def _calls(
         self, tensors: dict[Value, Any], sizes: dict[str, int], items: list[dict[str, Any]] | None,
-        faults: dict[Node, Any] | None, prompts: Prompts | None,
+        faults: dict[Node, Any] | None, prompts: Prompts | None, narrow: LastRows | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Runs every call; the outputs. Without `faults` nobody asks here."""
+        """Runs every call; the outputs. Without `faults` nobody asks here. With `narrow` the calls of it take the rows
+        of the logits alone, in their order, so that nothing is left to pick."""
         tensors |= self._loaded.tensors | self._states
         left = dict(self._left)
+        rows = None if narrow is None else next(tensors[v] for v in self._network.inputs if v.name == "logit_rows")
         for number, found in enumerate(self._made.calls):
             begin = self._now(items)
             if faults is not None:
                 self._note_faults(found, tensors, sizes, faults)
-            inside = self._kernels.run(number, found, tensors, prompts)
+            if narrow is not None and number == narrow.first:
+                tensors |= {v: tensors[v].index_select(0, rows) for v in narrow.given}
+            picked = narrow is not None and number in narrow.picks
+            inside = "picked" if picked else self._kernels.run(number, found, tensors, prompts)
             by_reference = False
-            if not inside:
+            if picked:
+                (node,) = found.nodes
+                tensors |= self._nothing(node, sizes) or {node.output: tensors[node.inputs[0]]}
+            elif not inside:
                 for node in found.nodes:
                     by_reference |= self._by_torch(node, tensors, sizes)
             if self._looks:

@@ -155,7 +155,7 @@ def test_a_prompt_in_float8(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     i32 = partial(np.array, dtype=np.int32)
     feeds = {
         "token_ids": i32(range(5, 25)), "positions": i32(range(20)), "query_start": i32([0, 20]),
-        "context_len": i32([20]), "block_table": i32([[0, 1]]), "slot": i32(range(20)), "logit_rows": i32([19]),
+        "context_len": i32([20]), "block_table": i32([[0, 1]]), "slot": i32(range(20)), "logit_rows": i32(range(20)),
         "hidden_rows": i32([]),
     }  # fmt: skip
     given = []
