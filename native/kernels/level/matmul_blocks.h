@@ -284,11 +284,12 @@ INGOT_INLINE bool is_direct(const MatmulJob& job, RowsEnd& end) {
 }
 
 /// Whether a chain of sums of int8 is what scaled_rows has with biases of float32 and a residual of int8, or without them, and gives int8.
-INGOT_INLINE bool ends_bytes(const MatmulJob& job, const Chain& chain) {
-  const auto is = [&](int link, DType dtype) { return link < 0 || job.epilogue.extras[chain.links[link].operand - 1].dtype == dtype; };
+INGOT_INLINE bool ends_bytes(const RowsEnd& end) {
+  const auto is = [&](int link, DType dtype) { return link < 0 || end.extra(link)->dtype == dtype; };
+  const Chain& chain = end.chain;
   const Ending& ending = chain.ending;
-  return kEndsBounded && chain.rows != nullptr && chain.factor < 0 && !chain.gelu && job.epilogue.out.dtype == DType::int8 && ending.present &&
-         ending.low + ending.zero >= -128 && ending.high + ending.zero == most_of<std::int8_t> && job.places == nullptr &&
+  return kEndsBounded && chain.rows != nullptr && chain.factor < 0 && !chain.gelu && end.job->epilogue.out.dtype == DType::int8 && ending.present &&
+         ending.low + ending.zero >= -128 && ending.high + ending.zero == most_of<std::int8_t> && end.job->places == nullptr &&
          is(chain.shifts[0], DType::float32) && is(chain.shifts[1], DType::float32) && is(chain.residual, DType::int8);
 }
 
@@ -301,7 +302,7 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
   for (int i = 0; i < job.epilogue.extra_count; ++i) in[1 + i] = job.epilogue.extras[i];
   end.job = &job;
   if (!chain_of(job.epilogue.code, in, job.epilogue.out, end.chain)) return false;
-  if constexpr (Kind::integers) end.bytes = ends_bytes(job, end.chain), end.direct = false;
+  if constexpr (Kind::integers) end.bytes = ends_bytes(end), end.direct = false;
   else end.direct = sizeof(typename Kind::Source) > 1 && is_direct<typename Kind::Source>(job, end);
   return true;
 }

@@ -14,6 +14,8 @@ namespace ingot::INGOT_LEVEL {
 
 namespace {
 
+typedef std::int32_t Quads4 __attribute__((vector_size(16)));
+
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 constexpr bool kRowSums = true;
@@ -110,7 +112,6 @@ struct Quads16 {
 constexpr bool kRowSums = false;
 
 typedef std::int16_t Shorts8 __attribute__((vector_size(16)));
-typedef std::int32_t Quads4 __attribute__((vector_size(16)));
 INGOT_INLINE Quads4 even_words(Quads4 quads) { return (Quads4)(((Shorts8)quads << 8) >> 8); }
 INGOT_INLINE Quads4 odd_words(Quads4 quads) { return (Quads4)((Shorts8)quads >> 8); }
 
@@ -181,7 +182,6 @@ INGOT_INLINE bool has_negative(const std::byte* row, int depth) {
   }
   return _mm512_movepi8_mask(found) != 0;
 #else
-  typedef std::int32_t Quads4 __attribute__((vector_size(16)));
   Quads4 found = {};
   for (int k = 0; k + 16 <= depth; k += 16) {
     Quads4 quads;
