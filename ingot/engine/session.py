@@ -464,11 +464,10 @@ class Session:
         arrays = self._feeds(feeds)
         results = None if out is None else _results(out)
         try:
-            if results is None:
-                return self._executor.run(arrays)
-            return {**self._executor.run(arrays, results), **(out or {})}
+            found = self._executor.run(arrays, results)
         except InputError as e:
             raise InputError(f"{e}{_casts(self.inputs, feeds, arrays)}") from None
+        return found if out is None else {**found, **out}
 
     def _named(self, feeds: Any, inputs: dict[str, Any]) -> Mapping[str, Any]:
         """Arrays by name, of what a run was given otherwise."""

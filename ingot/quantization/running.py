@@ -76,6 +76,11 @@ class Trial(NamedTuple):
     wanted: list[Mapping[str, Array]]
 
 
+def sizes_of(network: Network, feeds: Feeds) -> dict[str, int]:
+    """What a batch says about the network's dims."""
+    return dims.values_of(pair for v in network.inputs for pair in zip(v.shape, feeds[v.name].shape, strict=True))
+
+
 def samples_of(takes: Network | Engine, feeds: Feeds) -> int:
     """How many samples a batch has: the first size of the first input."""
     first = feeds[takes.inputs[0].name]
@@ -112,8 +117,7 @@ class Taps:
             yield {name: _turned(found[label]) for label, name in names.items()}
 
     def _rounds(self, feeds: Feeds) -> Iterator[list[Value]]:
-        pairs = [pair for v in self._network.inputs for pair in zip(v.shape, feeds[v.name].shape, strict=True)]
-        sizes = dims.values_of(pairs)
+        sizes = sizes_of(self._network, feeds)
         some: list[Value] = []
         total = 0
         for value in self._values:

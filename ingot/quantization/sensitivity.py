@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot.dims import values_of
 from ingot.ir import F, Network, Spec
 from ingot.ir.precision import unscoped
 from ingot.ir.recipe import evaluate
@@ -22,7 +21,7 @@ from ingot.passes.calibrated import Choice, Layer, as_rounded, layers_of, weight
 from ingot.passes.clone import clone
 from ingot.passes.sections import Section, section
 from ingot.passes.weights import recipe_of
-from ingot.quantization.running import Feeds, Made, Maker, Taps, apart, run
+from ingot.quantization.running import Feeds, Made, Maker, Taps, apart, run, sizes_of
 
 Array = np.ndarray[Any, Any]
 
@@ -94,7 +93,7 @@ def _parts(network: Network, choices: Sequence[Choice]) -> Iterator[Part]:
 
 def _fed(network: Network, part: Section, feeds: Feeds, before: Mapping[str, Array]) -> dict[str, Array]:
     """What a section reads, of a run of the whole."""
-    sizes = values_of(pair for v in network.inputs for pair in zip(v.shape, feeds[v.name].shape, strict=True))
+    sizes = sizes_of(network, feeds)
     given = {label: np.ascontiguousarray(before[value.name]) for label, value in part.reads.items()}
     return given | {label: np.zeros(sizes[dim.name], np.uint8) for label, dim in part.sizes.items()}
 
