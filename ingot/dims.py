@@ -6,7 +6,6 @@ reduces to a constant is a plain int. `a % b` is kept as `a - b*(a // b)`. Divis
 """
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -376,6 +375,10 @@ def _wins(kind: str, x: Dimension, y: Dimension) -> bool:
     return low >= 0 if kind == "max" else high <= 0
 
 
+OPERATORS: dict[str, Callable[..., Dimension]] = {  # by what JSON and text call them
+    "+": add, "*": mul, "-": lambda a, b: add(a, mul(b, -1)), "//": floordiv, "%": mod, "min": minimum, "max": maximum}
+
+
 # ------------------------------------------------------------------------------------------------ bounds and names
 _OPEN = (math.inf, -math.inf)
 _RELAXED = 32  # terms and steps of an expression that is bounded by inequalities, beside intervals
@@ -543,7 +546,7 @@ def substitute(x: Dimension, values: Mapping[str, Dimension]) -> Dimension:
     if isinstance(x, Dim):
         return values.get(x.name, x)
     if isinstance(x, Call):
-        return _OPERATORS[x.kind](*(substitute(a, values) for a in x.args))
+        return OPERATORS[x.kind](*(substitute(a, values) for a in x.args))
     return add(*(mul(k, *(substitute(a, values) for a in atoms)) for atoms, k in x.terms))
 
 
@@ -572,59 +575,6 @@ def as_dim(d: object) -> Dimension:
     raise DimError(f"{brief(d)} is not a dimension: give an int, a name, or an expression of ingot.Dim")
 
 
-# ------------------------------------------------------------------------------------------------ JSON and text
-_OPERATORS: dict[str, Callable[..., Dimension]] = {
-    "+": add, "*": mul, "-": lambda a, b: add(a, mul(b, -1)), "//": floordiv, "%": mod, "min": minimum, "max": maximum}
-
-
 def to_json(d: Dimension) -> Any:
     """int | name | [operator, …]."""
     return d if isinstance(d, int) else d.json()
-
-
-def from_json(obj: Any, _depth: int = 0) -> Dimension:
-    """The dimension of a JSON form; anything else is a DimError."""
-    if type(obj) is int and abs(obj) <= MAX_VALUE:
-        return obj
-    if isinstance(obj, str):
-        return Dim(obj)
-    if not isinstance(obj, list) or not obj or not isinstance(obj[0], str) or obj[0] not in _OPERATORS:
-        raise DimError(f"not a dimension: {brief(obj)}")
-    binary = obj[0] not in ("+", "*")
-    if _depth >= MAX_DEPTH or not 2 <= len(obj) - 1 <= (2 if binary else MAX_TERMS):
-        raise DimError(f"a dimension expression has too many or too few arguments, or is too deep: {brief(obj)}")
-    return _OPERATORS[obj[0]](*(from_json(x, _depth + 1) for x in obj[1:]))
-
-
-_AST_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
-
-
-def from_ast(node: ast.expr) -> Dimension:
-    """The dimension written as a Python expression (the printed form)."""
-    match node:
-        case ast.Constant(value=int(value)) if type(value) is int:
-            return value
-        case ast.Name(id=name):
-            return Dim(name)
-        case ast.Attribute():
-            return Dim(ast.unparse(node))
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return mul(from_ast(operand), -1)
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _AST_OPERATORS:
-            return _OPERATORS[_AST_OPERATORS[type(operator)]](from_ast(left), from_ast(right))
-        case ast.Call(func=ast.Name(id=("min" | "max") as kind), args=args, keywords=[]) if len(args) > 1:
-            return _extreme(kind, [from_ast(a) for a in args])
-    raise DimError(f"not a dimension: {ast.unparse(node)[:80]}")
-
-
-def parse(text: str) -> Dimension:
-    """The dimension that prints as `text`."""
-    if len(text) > 10_000:
-        raise DimError("a dimension of more than 10000 characters")
-    try:
-        return from_ast(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-        if isinstance(e, DimError):
-            raise
-        raise DimError(f"not a dimension: {text[:80]!r}") from None

@@ -70,6 +70,7 @@ int2 = DType("int2", "i2", "int", 2, np.dtype(ml_dtypes.int2), 26, None)
 
 ALL: tuple[DType, ...] = tuple(value for value in list(globals().values()) if isinstance(value, DType))
 FLOATS: tuple[DType, ...] = (float32, bfloat16, float16, float64)  # the types arithmetic is defined on
+PRECISIONS: tuple[DType, ...] = (float32, bfloat16, float16)  # those that networks compute in: words.PRECISIONS
 INTEGERS: tuple[DType, ...] = (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
 
 _BY_NAME = {dtype.name: dtype for dtype in ALL} | {dtype.short: dtype for dtype in ALL}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BASE = {
-    "errors", "dtypes", "dims", "foreign", "npz_file", "release", "strict_json", "safetensors_file", "seeded",
-    "progress", "tensor_table", "version", "words", "written",
+    "errors", "dtypes", "dims", "dims_parsing", "foreign", "npz_file", "release", "strict_json", "safetensors_file",
+    "seeded", "progress", "tensor_table", "version", "words", "written",
 }  # fmt: skip
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "errors": set(),
     "dtypes": BASE,
     "dims": BASE,
+    "dims_parsing": BASE,
     "strict_json": BASE,
     "safetensors_file": BASE,
     "npz_file": {"errors"},

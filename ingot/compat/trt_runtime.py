@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import _lazy, dims
+from ingot import _lazy, dims, dims_parsing
 from ingot.backends.device import program_of
 from ingot.compat.builder import HostMemory, bytes_of, opened
 from ingot.compat.datatype import DataType, data_type
@@ -338,7 +338,7 @@ class IExecutionContext:
         """Whether an output's sizes follow from those of the inputs."""
         symbols = program_of(self.engine.ingot.header)["symbols"]
         unbacked = {s["name"] for s in symbols if s.get("unbacked")}
-        return not unbacked & dims.dims_of([dims.from_json(dim) for dim in self.engine.port(name).dims]).keys()
+        return not unbacked & dims.dims_of([dims_parsing.from_json(dim) for dim in self.engine.port(name).dims]).keys()
 
     def __bool__(self) -> bool:
         return True
@@ -352,7 +352,7 @@ def not_an_address(name: str, value: Any) -> None:
 
 def _value(dim: Any, sizes: Mapping[str, int | None]) -> int:
     """A size for values of dims; -1 where it has none."""
-    expression = dims.from_json(dim)
+    expression = dims_parsing.from_json(dim)
     if isinstance(expression, int):
         return expression
     if isinstance(expression, Dim) and expression.name in sizes:

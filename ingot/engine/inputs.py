@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dims, dtypes
+from ingot import dims, dims_parsing, dtypes
 from ingot.backends.device import program_of
 from ingot.engine.session import Engine, Port
 from ingot.errors import ONE_OF_A_BATCH, ArgumentError, InputError, UserError, other_sizes
@@ -80,7 +80,7 @@ def _bounds(symbol: Mapping[str, Any]) -> str:
 
 def shape_of(port: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of a port at given sizes."""
-    return tuple(d if isinstance(d, int) else d.evaluate(sizes) for d in map(dims.from_json, port.dims))
+    return tuple(d if isinstance(d, int) else d.evaluate(sizes) for d in map(dims_parsing.from_json, port.dims))
 
 
 def seeded(port: Port, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
@@ -156,7 +156,7 @@ def _bind(
     """
     found = []
     for axis, (dim, size) in enumerate(zip(port.dims, array.shape, strict=True)):
-        affine = dims.affine(dims.from_json(dim))
+        affine = dims.affine(dims_parsing.from_json(dim))
         if affine is None or (affine.dim.name in bare and not isinstance(dim, str)):
             continue
         name, value = affine.dim.name, affine.value(size)

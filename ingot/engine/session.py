@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import _lazy, _native, dims, dtypes, foreign
+from ingot import _lazy, _native, dims_parsing, dtypes, foreign
 from ingot.backends.device import Choice, Chosen, Device, Executor, Opening, device_of, programs_of, with_bodies
 from ingot.engine import file
 from ingot.engine.external import declared, matching
@@ -35,7 +35,7 @@ class Dims(tuple[Any, ...]):
     """The sizes of a port: ints, names of dims, and expressions in their JSON form. Prints as `[N, 3, 2*H, W]`."""
 
     def __str__(self) -> str:
-        return f"[{', '.join(str(dims.from_json(dim)) for dim in self)}]"
+        return f"[{', '.join(str(dims_parsing.from_json(dim)) for dim in self)}]"
 
     __repr__ = __str__
 

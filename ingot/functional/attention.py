@@ -113,6 +113,6 @@ def expand_mask(mask: Tensor, tgt_len: Size | None = None) -> Tensor:
     −inf for what is hidden. As many queries as keys where `tgt_len` is None."""
     batch, keys = mask.shape
     queries = keys if tgt_len is None else as_size(tgt_len)
-    hidden = mask if mask.dtype in (np.bool_, dtypes.bool_) else F.not_equal(mask, 0)
-    added = F.where(hidden, np.float32(0), np.float32(-np.inf))
+    shown = mask if mask.dtype in (np.bool_, dtypes.bool_) else F.not_equal(mask, 0)
+    added = F.where(shown, np.float32(0), np.float32(-np.inf))
     return F.expand(F.reshape(added, (batch, 1, 1, keys)), (batch, 1, queries, keys))

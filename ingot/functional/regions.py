@@ -14,7 +14,7 @@ from ingot import dims, dtypes
 from ingot.dims import Dimension, Expr
 from ingot.errors import OpError
 from ingot.functional.control import scan, while_loop
-from ingot.functional.tensor import Tensor
+from ingot.functional.tensor import Tensor, size_tensor
 from ingot.ir import F, Value
 
 MAX_GRID = 1 << 20  # places along one side of a bin; a box that asks for more is beyond any image
@@ -24,7 +24,7 @@ def _number(size: Dimension, like: Any) -> Any:
     """A size as a tensor of like's type."""
     if not isinstance(size, Expr):
         return like.network.constant(np.array(size, like.dtype.numpy))
-    return F.cast(F.reshape(F.iota(size=1, start=size, dtype=dtypes.int64), ()), like.dtype)
+    return F.cast(size_tensor(size), like.dtype)
 
 
 def _column(x: Tensor, i: int, count: int = 1) -> Any:

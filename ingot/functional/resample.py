@@ -13,7 +13,7 @@ from ingot.dims import Dimension
 from ingot.errors import OpError
 from ingot.functional.shape import repeat_interleave
 from ingot.functional.spatial import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
-from ingot.functional.tensor import Tensor
+from ingot.functional.tensor import Tensor, size_tensor
 from ingot.ir import F, Value
 
 _RANKS = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2, 3), "linear": (1,), "bilinear": (2,),
@@ -75,7 +75,7 @@ def _number(size: Dimension) -> Any:
     """A size as a float32 operand."""
     if isinstance(size, int):
         return np.array(size, np.float32)
-    return F.cast(F.reshape(F.iota(1, start=size, dtype=dtypes.int64), ()), dtypes.float32)
+    return F.cast(size_tensor(size), dtypes.float32)
 
 
 def _rounded(x: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.errors import OpError
-from ingot.functional.tensor import Tensor
+from ingot.functional.tensor import Tensor, size_tensor
 from ingot.ir import F
 
 # What stands beyond the edges; the words are those of TensorRT's SampleMode.
@@ -74,7 +74,7 @@ def _within(start: Dimension, size: Dimension, stride: int, whole: Dimension) ->
 
 def _number(n: Dimension) -> Any:
     """A size as a scalar operand."""
-    return np.int64(n) if isinstance(n, int) else F.reshape(F.iota(1, start=n, dtype=dtypes.int64), ())
+    return np.int64(n) if isinstance(n, int) else size_tensor(n)
 
 
 def _index(at: Any, whole: Dimension, mode: str) -> Any:

@@ -1,4 +1,4 @@
-"""Convolution, pooling and resampling over spatial dimensions.
+"""Convolution and pooling over spatial dimensions.
 
 Inputs are [N, C, …] or, for one sample, [C, …]. Sizes may be named dims; kernel, stride, padding and dilation are ints,
 one number for every dimension or one each.

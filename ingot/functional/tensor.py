@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ingot.ops  # noqa: F401  registers the ops that F finds by name
+from ingot import dtypes
 from ingot.dims import Dimension
 from ingot.errors import OpError
-from ingot.ir import spec
+from ingot.ir import F, spec
 
 Tensor = Any  # a symbolic tensor while a network is being recorded, a NumPy array when computing at once
 
@@ -37,3 +38,8 @@ def known_size(input: Tensor, dim: int, function: str) -> int:
     if not isinstance(size, int):
         raise OpError(f"{function}: dimension {dim} of {list(input.shape)} must be known when the network is recorded")
     return size
+
+
+def size_tensor(size: Dimension) -> Tensor:
+    """A size as an int64 tensor without dimensions."""
+    return F.reshape(F.iota(size=1, start=size, dtype=dtypes.int64), ())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from reprlib import repr as brief
 from typing import Any
 
-from ingot import dims, dtypes
+from ingot import dims, dims_parsing, dtypes
 from ingot.errors import DimError, DTypeError
 
 
@@ -129,9 +129,10 @@ KINDS: dict[str, Kind] = {
         Kind("bool", "True or False", _exactly(bool), same, _exactly(bool)),
         Kind("str", "a string", _exactly(str), same, _exactly(str)),
         Kind("DType", "an element type", dtypes.get, lambda x: x.name, _dtype_from_json),
-        Kind("Dimension", "an int, a dim name or a dim expression", dims.as_dim, dims.to_json, dims.from_json, True),
+        Kind("Dimension", "an int, a dim name or a dim expression", dims.as_dim, dims.to_json,
+             dims_parsing.from_json, True),
         Kind("Shape", "a tuple of dimensions", _tuple(dims.as_dim), lambda x: [dims.to_json(d) for d in x],
-             _list_of(dims.from_json), True),
+             _list_of(dims_parsing.from_json), True),
         Kind("tuple[int, ...]", "a tuple of ints", _tuple(_int), list, _list_of(_exactly(int))),
         Kind("tuple[float, ...]", "a tuple of floats", _tuple(_float), lambda x: [_float_to_json(v) for v in x],
              _list_of(_float_from_json)),

@@ -206,7 +206,7 @@ def _operand_name(op: Op, index: int) -> str:
 def compute(op: Op, operands: tuple[Any, ...]) -> Any:
     """Eager mode: checks by the op's rule, computes by its reference. What depends on dims is recorded instead, in a
     network that joins that of its first consumer."""
-    if _has_dims(op) or not (operands or _is_small(op)):
+    if op.has_dims() or not (operands or _is_small(op)):
         network = Network("detached", detached=True)
         return network.emit(op, _as_values(op, operands, network))
     arrays = tuple(
@@ -225,9 +225,3 @@ def _unbacked(prefix: str, max: int | None = None) -> Dim:
 def _is_small(op: Op) -> bool:
     """Whether an op without operands gives sizes that are known, and few enough to keep as a constant."""
     return all(isinstance(n, int) and n <= MAX_CONSTANT for n in (s.elements for s in infer(op, (), "eager mode")))
-
-
-def _has_dims(op: Op) -> bool:
-    """Whether attributes of an op are dims or hold some, which are numbers only in a run."""
-    given = (getattr(op, n) for n in op.symbolic)
-    return any(isinstance(d, Expr) for value in given for d in (value if isinstance(value, tuple) else (value,)))

@@ -33,7 +33,7 @@ def interpret(network: Network, feeds: Mapping[str, Array], parameters: Mapping[
               states: MutableMapping[str, Array] | None = None, taps: Tap | None = None) -> dict[str, Array]:
     """The network's outputs by name.
 
-    feeds: inputs by name. parameters: by name. states: by name, [num_blocks, block_size, 2, heads, head_dim] for a KV
+    feeds: inputs by name. parameters: by name. states: by name, [num_blocks, block_size, 2, heads, width] for a KV
     cache; each is replaced by its last version. taps(node, results) is called after every node.
     Raises InputError for arrays that do not fit, ValueFault for faults that only values show.
     """
@@ -204,7 +204,7 @@ def _states(values: list[Value], given: Mapping[str, Array]) -> dict[Value, Arra
     for value, array in found.items():
         if array.ndim != 5 or array.shape[2:] != (2, value.spec.heads, value.spec.width):
             raise InputError(f"state {value.name} has shape {list(array.shape)}; {value.spec} is "
-                             f"[num_blocks, block_size, 2, {value.spec.heads}, {value.spec.head_dim}]")
+                             f"[num_blocks, block_size, 2, {value.spec.heads}, {value.spec.width}]")
     return found
 
 

@@ -59,9 +59,8 @@ class Node:
 
     def dims(self) -> set[str]:
         """The named dims in its attributes and in the shapes of its results."""
-        attributes = [getattr(self.op, name) for name in self.op.symbolic]
-        sizes = [d for a in attributes for d in (a if isinstance(a, tuple) else (a,))]
-        return set(dims.dims_of([*sizes, *(d for v in self.outputs if type(v.spec) is Spec for d in v.shape)]))
+        sizes = (d for v in self.outputs if type(v.spec) is Spec for d in v.shape)
+        return set(dims.dims_of([*self.op.dimensions(), *sizes]))
 
     @property
     def given(self) -> tuple[Value, ...]:

@@ -23,11 +23,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ingot.dims import Dim, Dimension
+from ingot.dims import Dim, Dimension, Expr
 from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir import versions
 from ingot.ir.attribute import AttributeRefused, Hole, Kind, accept, add_kind, from_json, same
+from ingot.ir.expr import integer_range
 from ingot.ir.spec import StateSpec
 
 Array = np.ndarray[Any, Any]
@@ -185,6 +186,15 @@ class Op:
         """This op with every dim in its attributes replaced by its value."""
         return self.map_dims(lambda d: d if isinstance(d, int) else d.evaluate(values))
 
+    def dimensions(self) -> list[Any]:
+        """The dimensions in its attributes, None for those that are not given."""
+        values = [getattr(self, name) for name in self.symbolic]
+        return [d for value in values for d in (value if isinstance(value, tuple) else (value,))]
+
+    def has_dims(self) -> bool:
+        """Whether attributes are dims or hold some, which are numbers only in a run."""
+        return any(isinstance(d, Expr) for d in self.dimensions())
+
     def attrs_json(self) -> dict[str, Any]:
         return {name: kind.to_json(getattr(self, name)) for name, kind in self.attributes.items()}
 
@@ -213,8 +223,8 @@ def scalar_array(value: bool | int | float, dtype: DType) -> Array:
     if dtype.kind == "bool":
         fits = isinstance(value, bool)
     elif dtype.is_integer and fits:
-        low = 0 if dtype.kind == "uint" else -(2 ** (dtype.bits - 1))
-        fits = low <= value < low + 2**dtype.bits
+        low, high = integer_range(dtype)
+        fits = low <= value <= high
     if not fits:
         raise OpError(f"{value!r} is not a {dtype.name}, the dtype of the tensor beside it; cast the tensor first")
     try:

@@ -15,8 +15,6 @@ from ingot.ir.op import Op
 from ingot.ir.spec import StateSpec
 from ingot.ir.value import Value
 
-PRECISIONS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
-
 
 class Scope:
     """A scope under way: its type, and the values that are known to be computed in it."""
@@ -74,8 +72,8 @@ def precision(dtype: DType | str) -> Iterator[None]:
     Raises OpError for another type.
     """
     found = dtypes.get(dtype)
-    if found not in PRECISIONS:
-        raise OpError(f"precision: {found.name} is none of {', '.join(d.name for d in PRECISIONS)}")
+    if found not in dtypes.PRECISIONS:
+        raise OpError(f"precision: {found.name} is none of {', '.join(d.name for d in dtypes.PRECISIONS)}")
     token = _scope.set(Scope(found))
     try:
         yield

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dims, dtypes
+from ingot import dims, dims_parsing, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.errors import DimError, DTypeError, IngotError, NetworkError, OpError
 from ingot.ir.attribute import Kind
@@ -137,7 +137,7 @@ def _value(network: Network, name: str, where: str) -> Value:
 
 
 def _spec(t: dict[str, Any], network: Network) -> Spec:
-    return Spec([dims.substitute(dims.from_json(d), network.dims) for d in t["shape"]], dtypes.get(t["dtype"]))
+    return Spec([dims.substitute(dims_parsing.from_json(d), network.dims) for d in t["shape"]], dtypes.get(t["dtype"]))
 
 
 def _decoded(data: str, name: str) -> bytes:
@@ -279,9 +279,9 @@ def _attribute(kind: Kind, node: ast.expr, nested: Mapping[str, Network]) -> Any
     if base == "DType" and isinstance(node, ast.Name):
         return dtypes.get(node.id)
     if base == "Dimension":
-        return dims.from_ast(node)
+        return dims_parsing.from_ast(node)
     if base == "Shape" and isinstance(node, ast.Tuple):
-        return tuple(map(dims.from_ast, node.elts))
+        return tuple(map(dims_parsing.from_ast, node.elts))
     if base == "Network":
         match node:
             case ast.Call(func=ast.Name(id="network"), args=[ast.Constant(value=str(label))]) if label in nested:
@@ -320,7 +320,7 @@ def parse_spec(text: str, known: Mapping[str, Dimension] | None = None) -> Spec 
         raise NetworkError(f"{text[:80]!r} is not a type such as f32[T, 8]")
     try:
         body = ast.parse(f"({tensor[2]},)" if tensor[2] else "()", mode="eval").body
-        shape = tuple(map(dims.from_ast, body.elts if isinstance(body, ast.Tuple) else [body]))
+        shape = tuple(map(dims_parsing.from_ast, body.elts if isinstance(body, ast.Tuple) else [body]))
         return Spec([dims.substitute(d, known or {}) for d in shape], dtypes.get(tensor[1]))
     except (SyntaxError, DimError, DTypeError) as e:
         raise NetworkError(f"{text[:80]!r} is not a type such as f32[T, 8]: {e}") from None

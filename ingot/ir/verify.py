@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 from ingot import dims
 from ingot.dims import Dim
@@ -191,12 +190,7 @@ def _states(node: Node, place: str, consumed: dict[int, str]) -> list[str]:
 
 def _needs(node: Node) -> set[str]:
     """The named dims that the node's attributes use, other than those it binds."""
-    own = {d.name for d in node.op.bound_dims()}
-    needed: set[str] = set()
-    for name in node.op.symbolic:
-        value: Any = getattr(node.op, name)
-        needed |= dims.dims_of(value if isinstance(value, tuple) else (value,)).keys()
-    return needed - own
+    return dims.dims_of(node.op.dimensions()).keys() - {d.name for d in node.op.bound_dims()}
 
 
 def _outputs(network: Network, known: dict[int, Value]) -> list[str]:

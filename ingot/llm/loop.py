@@ -21,7 +21,7 @@ NEXT_REQUEST, ALL_REQUESTS = 0.1, 0.5
 
 @dataclass(frozen=True)
 class Stats:
-    """How busy an engine loop is. Blocks are of the key-value cache: used ones belong to requests, idle ones can be
+    """How busy an engine loop is. Blocks are of the KV cache: used ones belong to requests, idle ones can be
     found by their tokens; of the tokens asked for, those found had been computed before."""
 
     running: int

@@ -21,8 +21,6 @@ from ingot.ir.spec import broadcast
 from ingot.ops.attention import KvWrite, Rope
 from ingot.ops.common import Array, bf16, f32, f64, i32
 
-WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
-
 IDENTITY = ((("input", "float32", 0),), (0,))
 SILU_MUL = ((("input", "float32", 0), ("silu", "float32", 0), ("input", "float32", 1), ("mul", "float32", 1, 2)), (3,))
 TIMES = ((("input", "float32", 0), ("input", "float32", 1), ("mul", "float32", 0, 1)), (2,))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import ingot.ops  # noqa: F401  (registers every op)
-from ingot import dims, dtypes
+from ingot import dims, dims_parsing, dtypes
 from ingot.dims import Dim
 from ingot.errors import (
     EngineVersionError,
@@ -112,7 +112,7 @@ class _HostCall:
         return d
 
     def _spec(self, dtype: str, shape: Sequence[Any]) -> Spec:
-        return Spec([dims.substitute(dims.from_json(d), self.known) for d in shape], dtypes.get(dtype))
+        return Spec([dims.substitute(dims_parsing.from_json(d), self.known) for d in shape], dtypes.get(dtype))
 
     def _check(self, op: Op, operands: tuple[Spec, ...], results: Declared) -> tuple[Spec, ...]:
         """What the op's rule makes of operands, which has to be what the program declares."""

@@ -13,6 +13,7 @@ from ingot.dims import Dim, Dimension
 from ingot.dtypes import DType
 from ingot.errors import ValueFault
 from ingot.ir import Case, F, Op, Spec, Value, op, require
+from ingot.ir.expr import integer_range
 from ingot.ir.spec import axis_of
 from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, i32, i64, moved, require_index
 
@@ -267,9 +268,9 @@ class Iota(Op):
                 "dtype must be an integer type, float32 or float64")
         require(not certainly_negative(self.size), f"size must not be negative: {self.size}")
         if isinstance(self.size, int) and isinstance(self.start, int) and self.dtype.is_integer and self.size:
-            low = 0 if self.dtype.kind == "uint" else -(2 ** (self.dtype.bits - 1))
+            low, high = integer_range(self.dtype)
             for edge in (self.start, self.start + (self.size - 1) * self.step):
-                require(low <= edge < low + 2**self.dtype.bits, f"{edge} does not fit {self.dtype.name}")
+                require(low <= edge <= high, f"{edge} does not fit {self.dtype.name}")
         return Spec((self.size,), self.dtype)
 
     def reference(self) -> Array:

@@ -19,7 +19,6 @@ from ingot.ir.call import UNLIMITED
 from ingot.ir.spec import Shape
 from ingot.ir.weight_format import COMPACT
 from ingot.ops.common import Array
-from ingot.ops.fused import WEIGHTS
 from ingot.ops.indexing import Embedding
 from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, pack_panels, packed_dtype, packed_shape, unpack_panels, unpacked_dtype
@@ -276,7 +275,8 @@ class Entry(NamedTuple):
             return list(stored)
         layout = LAYOUTS[self.layout]
         dtype = dtypes.int8 if layout.scaled else unpacked_dtype(stored[0].dtype)
-        require(dtype in (*WEIGHTS, *COMPACT), "what lies in a layout are floats, int8, int4 or float8_e4m3fn")
+        known = (*dtypes.PRECISIONS, *COMPACT)
+        require(dtype in known, "what lies in a layout are floats, int8, int4 or float8_e4m3fn")
         shapes = layout.shapes(self.op, dtype, len(self.places), self.sizes)
         kinds = [packed_dtype(dtype)] * len(shapes)
         if layout.scaled:

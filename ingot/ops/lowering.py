@@ -32,7 +32,6 @@ from ingot.ops.fused import (
     SILU_MUL,
     TIMES,
     TWICE,
-    WEIGHTS,
     check_types,
     checked,
     expr_json,
@@ -49,7 +48,7 @@ WITH_EPILOGUE = (Conv, ConvTranspose, GroupNorm, Matmul)
 WITHOUT = (Embedding, Moe, Recurrent)
 SUMS = (Conv, ConvTranspose, Matmul)
 BYTES = (dtypes.int8, dtypes.uint8)  # what an epilogue may quantise to
-FINISHED = (*WEIGHTS, *BYTES)  # what one may end in
+FINISHED = (*dtypes.PRECISIONS, *BYTES)  # what one may end in
 MOST_INT8 = 2**31 // 128**2 - 1  # products of int8 whose sum always fits into int32
 INT4_GROUPS = (32, 64, 128)  # values of int4 that share a scale, where a product reads them as they are
 MOST_TAPS = 1024  # products of int8 whose sum float32 holds: those of a channel by itself
@@ -373,7 +372,7 @@ class Lowered(Op):
             require(result.dtype is not dtypes.int4, "rows of int4 are no tensor that an engine has")
             return results
         require(isinstance(self.inner, WITH_EPILOGUE), f"{self.inner.name} has no epilogue")
-        require(result.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {result.dtype.name}")
+        require(result.dtype in dtypes.PRECISIONS, f"x must be float32, bfloat16 or float16, not {result.dtype.name}")
         named = " or ".join(d.name for d in FINISHED)
         require(self.dtype in FINISHED, f"the result may be {named}, not {self.dtype.name}")
         self._check_outside(operands[0].dtype)

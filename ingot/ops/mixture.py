@@ -11,7 +11,7 @@ from ingot.ir import Case, ExprBuilder, Op, Spec, op, require
 from ingot.ir.expr import evaluate
 from ingot.ops.common import Array, bf16, f32, i32, rounded, same_dtype, show, widen
 from ingot.ops.elementwise import Gelu, Relu, Silu
-from ingot.ops.fused import WEIGHTS, expr_json, expr_tuple
+from ingot.ops.fused import expr_json, expr_tuple
 from ingot.ops.order import torch_sorted
 
 ACTIVATIONS: dict[str, Op] = {
@@ -52,7 +52,7 @@ def mix(x: Array, router: Array, top_k: int, normalize: bool, experts: Sequence[
 
 
 def _check(x: Spec, router: Spec, experts: int, top_k: int) -> None:
-    require(x.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {x.dtype.name}")
+    require(x.dtype in dtypes.PRECISIONS, f"x must be float32, bfloat16 or float16, not {x.dtype.name}")
     require(len(x.shape) == 2, "x must be [tokens, width]")
     require(router == Spec((x.shape[0], experts), dtypes.float32),
             f"router must be f32[{x.shape[0]}, {experts}], a score for each expert")

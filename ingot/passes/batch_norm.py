@@ -17,8 +17,6 @@ from ingot.ops.spatial import Conv, ConvTranspose
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import stored, unrounded
 
-FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
-
 
 def batch_norm(network: Network, log: Log) -> None:
     """A batch_norm folds into the weight and bias before it, else it becomes a scale and a shift per channel.
@@ -42,7 +40,7 @@ def batch_norm(network: Network, log: Log) -> None:
 
 def _no_recipe(node: Node) -> str:
     """Why neither form can be made ahead of time, or nothing."""
-    if node.output.dtype not in FLOATS:
+    if node.output.dtype not in dtypes.PRECISIONS:
         return f"it is computed in {node.output.dtype.name}"
     odd = [v for v in node.inputs[1:] if v.kind != "parameter"]
     return f"%{odd[0].name} is no parameter" if odd else ""

@@ -17,7 +17,7 @@ from ingot.ops.control import CONTROL, Cond, Scan, WhileLoop, bodies, body_opera
 from ingot.passes.clone import clone
 from ingot.passes.pipeline import Lowers, lower
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import recipe_of, stored
+from ingot.passes.weights import FIXED, recipe_of, stored
 
 
 def lower_bodies(target: Lowers) -> Callable[[Network, Log], None]:
@@ -80,7 +80,7 @@ def _refusal(networks: Any, target: Lowers) -> str:
 def stored_operands(node: Node) -> list[bool]:
     """Which of the operands that the bodies take are stored weights or constants there."""
     operands = body_operands(node.op, node.inputs)
-    return [one and v.kind in ("parameter", "constant") for one, v in zip(read_alike(node), operands, strict=True)]
+    return [one and v.kind in FIXED for one, v in zip(read_alike(node), operands, strict=True)]
 
 
 def read_alike(node: Node) -> list[bool]:

@@ -31,24 +31,21 @@ from ingot.ir.weight_format import INT8, format_of
 from ingot.ops.binary import Add
 from ingot.ops.control import CONTROL, bodies
 from ingot.ops.conversion import Dequantize
-from ingot.ops.movement import Concat, Permute, Reshape, Slice
-from ingot.ops.pool import MaxPool
+from ingot.ops.movement import Permute, Reshape, Slice
 from ingot.ops.product import Matmul
 from ingot.ops.spatial import Conv, ConvTranspose
 from ingot.passes import convolution
 from ingot.passes.clone import clone
+from ingot.passes.integers import MOVES
 from ingot.passes.pipeline import portable
 from ingot.passes.quantize import integers, quantized
 from ingot.passes.rewrite import Log, detach
-from ingot.passes.weights import derive, recipe_of, sizes
+from ingot.passes.weights import FIXED, derive, recipe_of, sizes
 from ingot.strict_json import finite
 
 Array = np.ndarray[Any, Any]
 
 LAYERS = (Conv, ConvTranspose, Matmul)
-MOVES = (Reshape, Permute, Slice, Concat, MaxPool)
-FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
-FIXED = ("parameter", "constant")
 KEY = "quantization"  # of the plan in an engine's config
 BY_ROWS = "int8 rows"
 LIMIT = 127  # the largest integer: a scale is the largest magnitude that is to be told apart, divided by it
@@ -261,7 +258,7 @@ def _refused(node: Node) -> str:
     if not isinstance(op, LAYERS):
         return f"{op.name} has no int8 form"
     x, weight = node.inputs[:2]
-    if x.dtype not in FLOATS or weight.dtype not in FLOATS:
+    if x.dtype not in dtypes.PRECISIONS or weight.dtype not in dtypes.PRECISIONS:
         return f"it computes in {x.dtype.name}"
     if weight.kind not in FIXED:
         return "its weight is computed"

@@ -15,17 +15,17 @@ from ingot import dtypes
 from ingot.dims import Expr
 from ingot.ir import F, Network, Node, Op, Spec, Value
 from ingot.ir.recipe import Recipe, evaluate, source
-from ingot.ops.fused import IDENTITY, PLUS, WEIGHTS
+from ingot.ops.fused import IDENTITY, PLUS
 from ingot.ops.layouts import Phase, phases
 from ingot.ops.lowering import MOST_TAPS, PRODUCT, Lowered, plain
 from ingot.ops.movement import Pad
 from ingot.ops.norm import GroupNorm
 from ingot.ops.panels import DEPTH, PANEL
 from ingot.ops.spatial import Conv, ConvTranspose
-from ingot.passes.integers import FIXED, Sums, factors, no_factors, numbers, sums
+from ingot.passes.integers import Sums, factors, no_factors, numbers, sums
 from ingot.passes.layout import packed_groups
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import derive, recipe_of, sizes, stored
+from ingot.passes.weights import FIXED, derive, recipe_of, sizes, stored
 
 
 def paddings(network: Network, log: Log) -> None:
@@ -83,7 +83,7 @@ def _refused(node: Node) -> str:
     x, *rest = node.inputs
     if not op.channels_last:
         return "its channels are not last"
-    if x.dtype not in WEIGHTS:
+    if x.dtype not in dtypes.PRECISIONS:
         return f"its kernel takes no {x.dtype.name}"
     if isinstance(op, GroupNorm) and len(node.given) < len(node.inputs):
         return "it has a bias and no weight"

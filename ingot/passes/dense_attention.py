@@ -19,6 +19,7 @@ from ingot.ops.elementwise import Where
 from ingot.ops.movement import Expand, Permute, Reshape
 from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, Rule, apply, number_of, viewed
+from ingot.passes.weights import FIXED
 
 SMALL = -1e4  # a score that weighs nothing beside others
 MAX_SCALE = 1e9  # of scores, queries or keys; a larger one, or one that is no number, stays a product
@@ -119,7 +120,7 @@ def _is_weight(value: Value) -> bool:
     """Whether it is a weight, as it is or as integers; where it is an operand of a branch or body, 4 bits show it."""
     made = value.node
     stored = made.inputs[0] if made is not None and isinstance(made.op, Dequantize) else value
-    return stored.kind in ("parameter", "constant") or stored.dtype is dtypes.int4
+    return stored.kind in FIXED or stored.dtype is dtypes.int4
 
 
 def _is_attention(scores: Value, v: Value, axis: int, root: Value, readers: int) -> bool | str:

@@ -25,13 +25,13 @@ from ingot.ir.expr import (
 from ingot.ir.weight_format import INTEGERS
 from ingot.ops.binary import Add
 from ingot.ops.conversion import Dequantize, Quantize
-from ingot.ops.fused import IDENTITY, SCALED, TIMES, WEIGHTS, FusedElementwise, expr_tuple
+from ingot.ops.fused import IDENTITY, SCALED, TIMES, FusedElementwise, expr_tuple
 from ingot.ops.lowering import BYTES, FINISHED, INT4_GROUPS, MOST_INT8, PRODUCT, SUMS, Lowered, plain
 from ingot.ops.product import Matmul
-from ingot.passes.integers import FIXED, factors, no_factors, numbers, quantised_rows, sums
+from ingot.passes.integers import factors, no_factors, numbers, quantised_rows, sums
 from ingot.passes.layout import is_product
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
-from ingot.passes.weights import derive, joined_name, sizes
+from ingot.passes.weights import FIXED, derive, joined_name, sizes
 
 # ---------------------------------------------------------------------------------------------------------- elementwise
 
@@ -209,7 +209,7 @@ def sums_integers(node: Node) -> bool:
     """Whether a matmul's sums are those of int8 with a stored int8, of one scale and zero point for all of its x."""
     op: Any = node.op
     x, weight = node.inputs
-    fits = not op.transpose_a and len(weight.shape) == 2 and node.output.dtype in WEIGHTS
+    fits = not op.transpose_a and len(weight.shape) == 2 and node.output.dtype in dtypes.PRECISIONS
     return fits and not isinstance(numbers(x), str) and not no_factors(weight, 0 if op.transpose_b else 1)
 
 
@@ -253,7 +253,7 @@ def factor(node: Node) -> Factor | str:
     x, weight = node.inputs
     if op.transpose_a:
         return "its first operand is transposed"
-    if x.dtype not in WEIGHTS or node.output.dtype not in WEIGHTS:
+    if x.dtype not in dtypes.PRECISIONS or node.output.dtype not in dtypes.PRECISIONS:
         return f"there are no packed products of {x.dtype.name} with a {node.output.dtype.name} result"
     found = _integers(node) if weight.node is not None and isinstance(weight.node.op, Dequantize) else Factor(weight)
     if isinstance(found, str):
@@ -272,7 +272,7 @@ def _integers(node: Node) -> Factor | str:
     op: Any = node.op
     made: Any = node.inputs[1].node
     weight, scales, *zero = made.inputs
-    if zero or scales.kind not in ("parameter", "constant") or len(weight.shape) != 2:
+    if zero or scales.kind not in FIXED or len(weight.shape) != 2:
         return "its weight is dequantised by more than scales that are known"
     kinds = (dtypes.int4,) if made.op.group else (dtypes.int8, dtypes.float8_e4m3fn)
     if weight.dtype not in kinds or made.op.group not in (0, *INT4_GROUPS):
@@ -318,7 +318,7 @@ def _takes_bias(network: Network, value: Value, bias: Value, add: Node) -> bool:
         return False
     if is_product(op) and op.epilogue in PLAIN_SUMS:  # it may still find its pair
         return False
-    return value.shape == add.output.shape and bias.shape == value.shape[-1:] and add.output.dtype in WEIGHTS
+    return value.shape == add.output.shape and bias.shape == value.shape[-1:] and add.output.dtype in dtypes.PRECISIONS
 
 
 def epilogues(network: Network, log: Log) -> None:

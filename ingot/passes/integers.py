@@ -21,14 +21,12 @@ import numpy as np
 from ingot import dtypes
 from ingot.ir import F, Network, Node, Spec, Value
 from ingot.ops.conversion import Dequantize, Quantize
-from ingot.ops.fused import WEIGHTS
 from ingot.ops.lowering import MOST_INT8
 from ingot.ops.movement import Concat, Permute, Reshape, Slice
 from ingot.ops.pool import MaxPool
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import derive, is_uniform, recipe_of, sizes, stored
+from ingot.passes.weights import FIXED, derive, is_uniform, recipe_of, sizes, stored
 
-FIXED = ("parameter", "constant")  # kinds of values that can be stored in any order
 HALF = 128  # uint8 − 128 is int8
 
 
@@ -72,7 +70,7 @@ def quantised_rows(x: Value) -> tuple[Value, Value] | None:
 def _one_scale(x: Value) -> Numbers | None:
     """The integers of one scale and zero point that x is made of."""
     node = x.node
-    if node is None or not isinstance(node.op, Dequantize) or node.op.group or x.dtype not in WEIGHTS:
+    if node is None or not isinstance(node.op, Dequantize) or node.op.group or x.dtype not in dtypes.PRECISIONS:
         return None
     integers, scale, *zero = node.inputs
     if any(v.spec.elements != 1 for v in (scale, *zero)):
@@ -115,7 +113,7 @@ def _source(scales: Value) -> Value:
 def no_factors(weight: Value, outputs: int) -> str:
     """Why a weight is not made of stored int8 with a scale for each output, or nothing."""
     node = weight.node
-    if node is None or not isinstance(node.op, Dequantize) or node.op.group or weight.dtype not in WEIGHTS:
+    if node is None or not isinstance(node.op, Dequantize) or node.op.group or weight.dtype not in dtypes.PRECISIONS:
         return "its weight is not dequantised"
     integers, scales, *zero = node.inputs
     if integers.dtype is not dtypes.int8 or integers.kind not in FIXED or _source(scales).kind not in FIXED:
@@ -132,7 +130,7 @@ def no_factors(weight: Value, outputs: int) -> str:
 
 def no_recurrent_integers(node: Node) -> str:
     """Why a recurrent layer does not read the integers that its weight is dequantised of, or nothing."""
-    if node.inputs[0].dtype not in WEIGHTS:
+    if node.inputs[0].dtype not in dtypes.PRECISIONS:
         return f"there are no recurrent layers of {node.inputs[0].dtype.name} with them"
     return no_factors(node.inputs[1], 0)
 

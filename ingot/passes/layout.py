@@ -8,16 +8,15 @@ from typing import Any
 from ingot import dtypes
 from ingot.ir import F, Network, Node, Op, Spec, Value
 from ingot.ir.recipe import combine
-from ingot.ops.fused import WEIGHTS
 from ingot.ops.indexing import Embedding
 from ingot.ops.lowering import Lowered, plain
 from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, packed_shape
 from ingot.ops.product import Matmul
 from ingot.ops.recurrent import Recurrent
-from ingot.passes.integers import FIXED, Factors, factors, no_recurrent_integers
+from ingot.passes.integers import Factors, factors, no_recurrent_integers
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import derive, joined_name, recipe_of, sizes, stored
+from ingot.passes.weights import FIXED, derive, joined_name, recipe_of, sizes, stored
 
 
 def pack(network: Network, log: Log) -> None:
@@ -56,7 +55,7 @@ def recurrent(network: Network, log: Log) -> None:
     dead: list[Node] = []
     for node in list(network.nodes):
         op = node.op
-        if not isinstance(op, Recurrent) or node.inputs[0].dtype not in WEIGHTS:
+        if not isinstance(op, Recurrent) or node.inputs[0].dtype not in dtypes.PRECISIONS:
             continue
         weights = {i: v for i, v in enumerate(node.inputs) if i in op.weights and v.spec is not None}
         scaled = None if no_recurrent_integers(node) else factors(network, node.inputs[1], 0)

@@ -13,8 +13,6 @@ from ingot.ir import F, Network, Node, Op, StateSpec, Value
 from ingot.ops.control import CONTROL, Cond, bodies, body_operands, carried
 from ingot.ops.conversion import Dequantize
 
-FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
-
 
 def in_precision(network: Network, dtype: DType) -> Network:
     """A copy whose parameters and states are of `dtype`, and with them all that is computed from them.
@@ -28,13 +26,13 @@ def in_precision(network: Network, dtype: DType) -> Network:
     for value in network.inputs:
         copies[value] = new.input(value.name, value.spec)
     for value in network.parameters:
-        kind = dtype if value.dtype in FLOATS and not _is_scales(value) else value.dtype
+        kind = dtype if value.dtype in dtypes.PRECISIONS and not _is_scales(value) else value.dtype
         copies[value] = new.parameter(value.name, value.spec.like(dtype=kind))
     for value in network.states:
         spec: StateSpec = value.spec
-        copies[value] = new.state(value.name, spec.like(dtype if spec.dtype in FLOATS else spec.dtype))
+        copies[value] = new.state(value.name, spec.like(dtype if spec.dtype in dtypes.PRECISIONS else spec.dtype))
     for value in network.inputs:
-        if value.dtype in FLOATS:
+        if value.dtype in dtypes.PRECISIONS:
             copies[value] = cast(copies[value], dtype)
     _compute(network, new, copies, dtype)
     for name, value in network.outputs.items():
@@ -103,7 +101,7 @@ def _emit(network: Network, op: Op, operands: tuple[Value, ...], dtype: DType) -
     try:
         return network.emit(op, operands)  # type: ignore[no-any-return]
     except OpError:
-        if len({v.dtype for v in operands if v.dtype in FLOATS}) < 2:
+        if len({v.dtype for v in operands if v.dtype in dtypes.PRECISIONS}) < 2:
             raise
     try:
         return network.emit(op, tuple(cast(v, dtype) for v in operands))  # type: ignore[no-any-return]
@@ -113,6 +111,6 @@ def _emit(network: Network, op: Op, operands: tuple[Value, ...], dtype: DType) -
 
 def cast(value: Value, dtype: DType) -> Value:
     """The value in `dtype` if it is a tensor of floats."""
-    if isinstance(value.spec, StateSpec) or value.dtype is dtype or value.dtype not in FLOATS:
+    if isinstance(value.spec, StateSpec) or value.dtype is dtype or value.dtype not in dtypes.PRECISIONS:
         return value
     return F.cast(value, dtype)  # type: ignore[no-any-return]

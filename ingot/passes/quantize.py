@@ -130,7 +130,8 @@ def _given(weight: Value) -> str:
 
 
 def _reader(node: Node, weight: Value, format: WeightFormat) -> Value:
-    """The node's result from integers and scales. Products of the same rows each round them: `common` keeps one."""
+    """The node's result from integers and scales. Products of the same rows each round them: the pass `share` keeps one
+    of these."""
     op: Any = node.op
     network = weight.network
     if isinstance(op, Embedding):

@@ -90,7 +90,7 @@ class Budget:
     def refuses(self, node: Node) -> str:
         """Why a node on constants is kept, or nothing."""
         sizes = [elements(v.shape) for v in node.outputs]
-        if any(isinstance(n, Expr) for n in sizes) or any(isinstance(d, Expr) for d in _attribute_dims(node)):
+        if node.op.has_dims() or any(isinstance(n, Expr) for n in sizes):
             return "its size is known only at run time"
         rows = [elements(tuple(d for d in v.shape if d != 0)) for v in node.outputs]  # NumPy has none of 2⁶² · 0 either
         if any(isinstance(n, int) and n > MAX_FOLDED_ELEMENTS for n in rows):
@@ -124,11 +124,6 @@ def _loops(op: Op) -> bool:
     """Whether an op is a loop, or has one inside."""
     inner = [value for name in op.attributes if isinstance(value := getattr(op, name), Network)]
     return isinstance(op, WhileLoop) or any(_loops(node.op) for network in inner for node in network.nodes)
-
-
-def _attribute_dims(node: Node) -> list[Any]:
-    values = [getattr(node.op, name) for name in node.op.symbolic]
-    return [d for value in values for d in (value if isinstance(value, tuple) else (value,))]
 
 
 def _touches_state(node: Node) -> bool:

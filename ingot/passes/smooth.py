@@ -28,7 +28,6 @@ from ingot.passes.weights import derive, sizes
 
 Array = np.ndarray[Any, Any]
 
-FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 LIMIT = 12  # of the exponents: 2^±12 keeps weights of usual sizes within float16's range
 
 
@@ -48,7 +47,7 @@ def places(network: Network, log: Log) -> list[Place]:
     """The rows of a network in floats that may be smoothed, in order; the log says of other norms why not."""
     found = []
     for node in network.nodes:
-        if len(node.outputs) != 1 or node.output.dtype not in FLOATS:
+        if len(node.outputs) != 1 or node.output.dtype not in dtypes.PRECISIONS:
             continue
         makers = _makers(node)
         if makers is None:

@@ -16,6 +16,7 @@ from ingot.ops.indexing import Embedding, Take
 from ingot.ops.movement import Concat, Permute, Reshape, Slice
 from ingot.passes.rewrite import Log, detach, note
 
+FIXED = ("parameter", "constant")  # kinds of values that can be stored in any order
 MAX_JOINED = 400  # characters of names that are joined to one: names in a file are limited
 
 
@@ -57,7 +58,7 @@ def stored(network: Network, recipe: Recipe, spec: Spec, name: str) -> Value:
 
 def stored_alike(*values: Value) -> bool:
     """Whether values are all parameters, or all constants: what one more step can be made of."""
-    return len({v.kind for v in values}) == 1 and values[0].kind in ("parameter", "constant")
+    return len({v.kind for v in values}) == 1 and values[0].kind in FIXED
 
 
 def is_uniform(value: Value, number: float) -> bool:
@@ -79,14 +80,12 @@ def lookups(network: Network, log: Log, kinds: tuple[type[Op], ...] = (Embedding
     for node in list(network.nodes):
         if not isinstance(node.op, kinds):
             continue
-        op: Any = node.op
-        index, table = node.inputs if isinstance(node.op, Embedding) else node.inputs[::-1]
+        table, index, axis = _lookup(node)
         if table.kind != "parameter" or index.kind != "constant":
             continue
-        if why := _not_looked_up(node, table, index.array):
+        if why := _not_looked_up(table, index.array, axis):
             note(log, "lookups", node, why)
             continue
-        axis = 0 if isinstance(op, Embedding) else axis_of(op.axis, len(table.shape))
         rows = derive(network, "take", [table], f"{table.name}.rows", axis=axis,
                       indices=tuple(index.array.reshape(-1).tolist()))  # fmt: skip
         if rows.shape != node.output.shape:
@@ -96,9 +95,18 @@ def lookups(network: Network, log: Log, kinds: tuple[type[Op], ...] = (Embedding
     network.remove(dict.fromkeys(dead))
 
 
-def _not_looked_up(node: Node, table: Value, index: np.ndarray[Any, Any]) -> str:
+def _lookup(node: Node) -> tuple[Value, Value, int]:
+    """Of an embedding or take the table, the indices, and the dimension of the table that they name."""
+    op: Any = node.op
+    if isinstance(op, Embedding):
+        index, table = node.inputs
+        return table, index, 0
+    table, index = node.inputs
+    return table, index, axis_of(op.axis, len(table.shape))
+
+
+def _not_looked_up(table: Value, index: np.ndarray[Any, Any], axis: int) -> str:
     """Why a lookup is left to the run, or nothing."""
-    axis = 0 if isinstance(node.op, Embedding) else axis_of(node.op.axis, len(table.shape))  # type: ignore[attr-defined]
     if index.size > MAX_LOOKED_UP or not index.size:
         return f"it has {index.size} indices"
     if index.min() < 0 or index.max() >= sizes(table)[axis]:
@@ -109,11 +117,9 @@ def _not_looked_up(node: Node, table: Value, index: np.ndarray[Any, Any]) -> str
 
 def _read(node: Node, table: Value) -> float:
     """Which part of a table is stored again for a node that reads rows of it by known indices; of others all."""
-    op: Any = node.op
-    if not isinstance(op, Embedding | Take):
+    if not isinstance(node.op, Embedding | Take):
         return math.inf
-    index, source = node.inputs if isinstance(op, Embedding) else node.inputs[::-1]
-    axis = 0 if isinstance(op, Embedding) else axis_of(op.axis, len(source.shape))
+    source, index, axis = _lookup(node)
     known = source is table and index.kind == "constant"
     return index.array.size / max(sizes(table)[axis], 1) if known else math.inf
 

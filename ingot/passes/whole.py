@@ -23,9 +23,9 @@ from ingot.ops.conversion import Cast, Quantize
 from ingot.ops.lowering import MOST_INT8
 from ingot.ops.product import Matmul
 from ingot.ops.spatial import ConvInteger
-from ingot.passes.integers import FIXED, HALF, is_quantised
+from ingot.passes.integers import HALF, is_quantised
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import derive, sizes
+from ingot.passes.weights import FIXED, derive, sizes
 
 NARROW = (dtypes.int8, dtypes.uint8)
 Array = np.ndarray[Any, Any]

@@ -20,9 +20,8 @@ from ingot.ops.movement import Reshape
 from ingot.ops.norm import GroupNorm, LayerNorm, RmsNorm
 from ingot.ops.reduce import ReduceMean, ReduceSum
 from ingot.passes.rewrite import Log, Rule, alike, apply, detach, note, number_of, read_outside
-from ingot.passes.weights import derive, is_uniform, stored_alike
+from ingot.passes.weights import FIXED, derive, is_uniform, stored_alike
 
-FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 CLOSE = 1e-6  # how far a number may be from what it stands for, relative: float32 rounds to 6e-8
 
 
@@ -84,7 +83,7 @@ ACTIVATIONS: tuple[tuple[str, type, Polynomial, Polynomial, Callable[[Value], Va
 
 def _activation(node: Node) -> Found | None:
     """The activation whose result a node is."""
-    if not isinstance(node.op, Mul | Add | Div) or node.output.dtype not in FLOATS:
+    if not isinstance(node.op, Mul | Add | Div) or node.output.dtype not in dtypes.PRECISIONS:
         return None
     for t in _curves(node.output):
         for x in _operands(t.node.inputs[0]):
@@ -172,7 +171,7 @@ def _close(found: Polynomial | None, want: Polynomial) -> bool:
 
 
 def _is_float(x: Value, root: Value) -> bool:
-    return x.dtype in FLOATS and x.spec == root.spec
+    return x.dtype in dtypes.PRECISIONS and x.spec == root.spec
 
 
 def _never_in_the_way(x: Value, root: Value, beta: float, threshold: float) -> bool:
@@ -212,7 +211,7 @@ ROWS = Rule(
 def _norm(node: Node) -> Found | None:
     """x / root(mean(x²) + eps) is an RMS norm, and of x without its mean a layer norm; perhaps times a weight."""
     root = node.output
-    if not isinstance(node.op, Mul | Div) or root.dtype not in FLOATS or not root.shape:
+    if not isinstance(node.op, Mul | Div) or root.dtype not in dtypes.PRECISIONS or not root.shape:
         return None
     sides = [node.inputs] if isinstance(node.op, Div) else [node.inputs, node.inputs[::-1]]
     for above, below in sides:
@@ -419,7 +418,7 @@ def _is_stored(value: Value) -> bool:
     """Whether a value is a weight or a constant, perhaps in another shape or type."""
     while value.node is not None and isinstance(value.node.op, Reshape | Cast):
         value = value.node.inputs[0]
-    return value.kind in ("parameter", "constant")
+    return value.kind in FIXED
 
 
 def _held(vector: Value) -> Value:

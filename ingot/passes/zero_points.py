@@ -14,7 +14,6 @@ from typing import Any
 from ingot import dtypes
 from ingot.ir import F, Network, Node, Value
 from ingot.ops.conversion import Dequantize
-from ingot.ops.fused import WEIGHTS
 from ingot.ops.product import Matmul
 from ingot.passes.integers import quantised_rows
 from ingot.passes.rewrite import Log, detach, note
@@ -70,7 +69,7 @@ def _kept(node: Node) -> str:
     groups = sizes(integers)[1] // made.op.group if made.op.group else 1
     if sizes(scales) != (sizes(integers)[0], groups) or scales.shape != zeros.shape:
         return "its scales are not those of outputs and groups"
-    if x.dtype not in WEIGHTS or node.output.dtype not in WEIGHTS:
+    if x.dtype not in dtypes.PRECISIONS or node.output.dtype not in dtypes.PRECISIONS:
         return f"there are no packed products of {x.dtype.name}"
     return ""
 

@@ -79,7 +79,7 @@ class Metrics:
             ("requests_running", "gauge", "Answers in the engine's steps.", load.running),
             ("requests_waiting", "gauge", "Answers that wait inside the engine.", load.waiting),
             ("client_disconnects_total", "counter", "Requests whose client left early.", self.disconnects),
-            ("kv_blocks", "gauge", "Blocks of the key-value cache.", load.blocks),
+            ("kv_blocks", "gauge", "Blocks of the KV cache.", load.blocks),
             ("kv_blocks_used", "gauge", "Blocks that belong to requests.", load.blocks_used),
             ("kv_blocks_cached", "gauge", "Blocks kept for prefixes that may come again.", load.blocks_idle),
             ("kv_use_ratio", "gauge", "Share of blocks used.", load.blocks_used / max(1, load.blocks)),

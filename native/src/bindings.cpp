@@ -292,13 +292,13 @@ std::shared_ptr<const Engine> open_engine(const std::string& path, const std::st
 
 /// A container of arrays, which it keeps.
 Container container_of(std::string header, const nb::dict& tensors) {
-  const nb::object ascontiguous = nb::module_::import_("numpy").attr("require");
+  const nb::object require = nb::module_::import_("numpy").attr("require");
   std::vector<ArrayBuffer> buffers;
   std::vector<Tensor> described;
   for (auto [name, array] : tensors) {
     Tensor tensor;
     tensor.name = nb::cast<std::string>(name);
-    buffers.emplace_back(ascontiguous(array, "requirements"_a = "CA"), "tensor " + quote(tensor.name));
+    buffers.emplace_back(require(array, "requirements"_a = "CA"), "tensor " + quote(tensor.name));
     const TensorView& view = buffers.back().view();
     tensor.dtype = view.dtype;
     tensor.shape.assign(view.shape, view.shape + view.rank);

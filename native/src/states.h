@@ -1,4 +1,4 @@
-// The states of a session: memory that one run leaves to the next. Today these are the key-value caches of attention.
+// The states of a session: memory that one run leaves to the next, the KV caches of attention layers.
 #pragma once
 
 #include <cstdint>

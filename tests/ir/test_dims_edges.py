@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingot import dims
+from ingot import dims, dims_parsing
 from ingot.dims import MAX_VALUE, Dim, maximum, minimum
 from ingot.errors import DimError
 
@@ -86,23 +86,23 @@ def nested(depth: int) -> Any:
         (lambda: dims.mul(T, -MAX_VALUE), lambda: dims.mul(T, -MAX_VALUE - 1)),
         (lambda: dims.add(MAX_VALUE - 1, 1), lambda: dims.add(MAX_VALUE, 1)),
         (lambda: maximum(*NAMES[:32]), lambda: maximum(*NAMES[:33])),
-        (lambda: dims.from_json(MAX_VALUE), lambda: dims.from_json(MAX_VALUE + 1)),
-        (lambda: dims.from_json(-MAX_VALUE), lambda: dims.from_json(-MAX_VALUE - 1)),
-        (lambda: dims.from_json(5), lambda: dims.from_json(True)),
-        (lambda: dims.from_json(nested(32)), lambda: dims.from_json(nested(33))),
-        (lambda: dims.from_json(["+", *[1] * 256]), lambda: dims.from_json(["+", *[1] * 257])),
-        (lambda: dims.from_json(["*", "T", 2]), lambda: dims.from_json(["*", "T"])),
-        (lambda: dims.from_json(["max", "T", 2]), lambda: dims.from_json(["max", "T", 2, 3])),
-        (lambda: dims.from_json(["%", "T", 2]), lambda: dims.from_json(["%", "T"])),
-        (lambda: dims.from_json(["-", "T", 2]), lambda: dims.from_json([])),
-        (lambda: dims.from_json("T"), lambda: dims.from_json([["+"], 1, 2])),
-        (lambda: dims.parse("T" + " " * 9999), lambda: dims.parse("T" + " " * 10_000)),
-        (lambda: dims.parse("min(T, 2)"), lambda: dims.parse("min(T)")),
-        (lambda: dims.parse("max(T, 2, H)"), lambda: dims.parse("max(T, 2, key=H)")),
-        (lambda: dims.parse("a.b"), lambda: dims.parse("a().b")),
-        (lambda: dims.parse("5"), lambda: dims.parse("True")),
-        (lambda: dims.parse("-T"), lambda: dims.parse("~T")),
-        (lambda: dims.parse("T // 2"), lambda: dims.parse("T / 2")),
+        (lambda: dims_parsing.from_json(MAX_VALUE), lambda: dims_parsing.from_json(MAX_VALUE + 1)),
+        (lambda: dims_parsing.from_json(-MAX_VALUE), lambda: dims_parsing.from_json(-MAX_VALUE - 1)),
+        (lambda: dims_parsing.from_json(5), lambda: dims_parsing.from_json(True)),
+        (lambda: dims_parsing.from_json(nested(32)), lambda: dims_parsing.from_json(nested(33))),
+        (lambda: dims_parsing.from_json(["+", *[1] * 256]), lambda: dims_parsing.from_json(["+", *[1] * 257])),
+        (lambda: dims_parsing.from_json(["*", "T", 2]), lambda: dims_parsing.from_json(["*", "T"])),
+        (lambda: dims_parsing.from_json(["max", "T", 2]), lambda: dims_parsing.from_json(["max", "T", 2, 3])),
+        (lambda: dims_parsing.from_json(["%", "T", 2]), lambda: dims_parsing.from_json(["%", "T"])),
+        (lambda: dims_parsing.from_json(["-", "T", 2]), lambda: dims_parsing.from_json([])),
+        (lambda: dims_parsing.from_json("T"), lambda: dims_parsing.from_json([["+"], 1, 2])),
+        (lambda: dims_parsing.parse("T" + " " * 9999), lambda: dims_parsing.parse("T" + " " * 10_000)),
+        (lambda: dims_parsing.parse("min(T, 2)"), lambda: dims_parsing.parse("min(T)")),
+        (lambda: dims_parsing.parse("max(T, 2, H)"), lambda: dims_parsing.parse("max(T, 2, key=H)")),
+        (lambda: dims_parsing.parse("a.b"), lambda: dims_parsing.parse("a().b")),
+        (lambda: dims_parsing.parse("5"), lambda: dims_parsing.parse("True")),
+        (lambda: dims_parsing.parse("-T"), lambda: dims_parsing.parse("~T")),
+        (lambda: dims_parsing.parse("T // 2"), lambda: dims_parsing.parse("T / 2")),
         (lambda: dims.as_dim(np.int64(3)), lambda: dims.as_dim(np.bool_(True))),
         (lambda: dims.merge(T, Dim("T", 2)), lambda: dims.merge(T, H)),
         (lambda: dims.merge(Dim("T", 2), Dim("T", 2, max=5)), lambda: dims.merge(Dim("T", 2), Dim("T", 3))),
@@ -135,8 +135,8 @@ def test_what_expressions_become(size: Any, text: str | None, values: int | None
         assert str(size) == text
     if values is not None:
         assert size.evaluate({"T": 5, "H": 7}) == values
-    assert dims.parse(str(size)) == size
-    assert dims.from_json(dims.to_json(size)) == size
+    assert dims_parsing.parse(str(size)) == size
+    assert dims_parsing.from_json(dims.to_json(size)) == size
     assert dims.substitute(size, {"T": H, "H": T}).evaluate({"T": 7, "H": 5}) == size.evaluate({"T": 5, "H": 7})
 
 

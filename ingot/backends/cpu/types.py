@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingot import dtypes
 
-FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)  # computed in float32
+FLOATS = dtypes.PRECISIONS  # computed in float32
 SUMMED = (*FLOATS, dtypes.int8)  # what weights in panels are multiplied with
 FINISHED = (*FLOATS, dtypes.int8, dtypes.uint8)  # what an epilogue may end in
 FLOAT32 = (dtypes.float32,)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ingot import dims, dtypes
+from ingot import dims, dims_parsing, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.errors import CheckpointError, DimError, UnsupportedError
 from ingot.frontends.narrow import Narrow, carried, carried_spec, is_narrow
@@ -106,7 +106,7 @@ class Inputs:
     def _dim(self, text: str) -> Dimension:
         """A dim of the model's name; one written as an expression of one other name is that expression."""
         try:
-            found = dims.parse(text)
+            found = dims_parsing.parse(text)
             if dims.affine(found) is not None:
                 return found
         except DimError:

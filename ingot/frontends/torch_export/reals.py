@@ -19,6 +19,7 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import DimError
 from ingot.frontends.table import Unsupported
+from ingot.functional.tensor import size_tensor
 from ingot.ir import F, Value
 
 Array = np.ndarray[Any, Any]
@@ -94,11 +95,6 @@ _ON_FLOATS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 _ROUNDINGS = {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint}
 _ON_FLOATS |= _ROUNDINGS
-
-
-def size_tensor(size: Dimension) -> Value:
-    """A size as an int64 tensor without dimensions."""
-    return F.reshape(F.iota(size=1, start=size, dtype=dtypes.int64), ())  # type: ignore[no-any-return]
 
 
 def _tensor(x: Number) -> Any:

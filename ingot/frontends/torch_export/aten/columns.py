@@ -1,4 +1,4 @@
-"""ATen ops on windows, diagonals and parts of tensors, and evenly spaced numbers."""
+"""ATen ops on windows, diagonals, triangles and parts of tensors."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot import functional as fn
-from ingot.dims import Expr
 from ingot.frontends.torch_export.aten.indexing import index_copy
+from ingot.frontends.torch_export.aten.making import counting
 from ingot.frontends.torch_export.aten.promotion import as_operand, cast, size_tensor
-from ingot.frontends.torch_export.aten.shapes import MAX_MADE
 from ingot.frontends.torch_export.aten.table import (
     Ints,
-    MaybeDType,
     MaybeSize,
     Result,
-    Results,
-    Scalar,
     Size,
     Sizes,
     Tensor,
-    Tensors,
     Unsupported,
     aten,
     few,
 )
 from ingot.functional import columns
-from ingot.ir import F, Network, Value
+from ingot.ir import F
 from ingot.ir.checked import to_reshape
 from ingot.ir.spec import axis_of
 
@@ -109,22 +104,37 @@ def _diagonal(x: Tensor, offset: int) -> Result:
     longest = dims.add(rows, min(offset, 0)), dims.add(across, -max(offset, 0))
     count = dims.maximum(dims.minimum(*longest), 0)
     first = (offset, 0) if offset < 0 else (0, offset)
-    at = _counting(x.network, count)
+    at = counting(x.network, count)
     row, column = (F.add(at, np.array(abs(n))) for n in first)
     places = F.add(F.mul(row, size_tensor(across, dtypes.int64)), column)
     return F.take(F.reshape(x, (*outer, dims.mul(rows, across))), places, axis=len(outer))
 
 
+def _triangle(x: Tensor, diagonal: Size, lower: bool) -> Result:
+    if x.ndim() < 2:
+        raise Unsupported("a triangle needs two dimensions")
+    rows, across = x.shape[-2:]
+    row = F.reshape(F.iota(size=rows, start=diagonal, dtype=dtypes.int64), (rows, 1))
+    column = F.reshape(F.iota(size=across, dtype=dtypes.int64), (1, across))
+    inside = F.less_equal(column, row) if lower else F.greater_equal(column, row)
+    return F.where(inside, x, np.zeros((), x.dtype.numpy))
+
+
+@aten("aten.tril.default")
+def tril(self: Tensor, diagonal: Size = 0) -> Result:
+    return _triangle(self, diagonal, True)
+
+
+@aten("aten.triu.default")
+def triu(self: Tensor, diagonal: Size = 0) -> Result:
+    return _triangle(self, diagonal, False)
+
+
 def _put(self: Tensor, src: Tensor, axis: int, start: Size, step: int = 1) -> Result:
     """The tensor with what stands at start, start + step, … replaced."""
     count = src.shape[axis]
-    places = F.add(F.mul(_counting(self.network, count), step), as_operand(start, dtypes.int64))
+    places = F.add(F.mul(counting(self.network, count), step), as_operand(start, dtypes.int64))
     return index_copy(self, axis, places, cast(src, self.dtype))
-
-
-def _counting(network: Network, count: Size) -> Result:
-    found = F.iota(size=count, dtype=dtypes.int64)
-    return found if isinstance(found, Value) else network.constant(found)
 
 
 @aten("aten.select_scatter.default")
@@ -145,40 +155,3 @@ def slice_scatter(
     if isinstance(first, int) and isinstance(size, int):
         first = min(first, size)
     return _put(self, F.expand(src, (*self.shape[:axis], src.shape[axis], *self.shape[axis + 1 :])), axis, first, step)
-
-
-# ----------------------------------------------------------------------------------------------------- numbers
-
-
-@aten("aten.linspace.default")
-def linspace(network: Network, start: Scalar, end: Scalar, steps: Size, dtype: MaybeDType = None) -> Result:
-    """From both ends to the middle, as torch computes it."""
-    kind = dtype or dtypes.float32
-    wide = kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32
-    if isinstance(steps, Expr):
-        raise Unsupported("the number of steps must be known at export")
-    if not 0 <= steps <= MAX_MADE:
-        raise Unsupported(f"a linspace of {steps:,} numbers; there may be {MAX_MADE:,}")
-    at = F.cast(_counting(network, steps), wide)
-    low, high = (as_operand(n, wide) for n in (start, end))
-    if steps < 2:
-        return cast(F.add(at, low), kind)
-    step = F.div(F.sub(F.add(F.mul(at, 0.0), high), low), float(steps - 1))
-    rising, falling = F.add(F.mul(at, step), low), F.sub(high, F.mul(step, F.sub(float(steps - 1), at)))
-    return cast(F.where(F.less(at, float(steps // 2)), rising, falling), kind)
-
-
-@aten("aten.meshgrid.indexing", "aten.meshgrid.default")
-def meshgrid(tensors: Tensors, indexing: str = "ij") -> Results:
-    if indexing not in ("ij", "xy"):
-        raise Unsupported(f"indexing {indexing!r:.40} is not one of ij and xy")
-    count = len(tensors)
-    order = list(range(count))
-    if indexing == "xy" and count > 1:
-        order[:2] = 1, 0  # the dimensions in which the first two lie
-    lengths = [x.shape[0] if x.shape else 1 for x in tensors]
-    whole = tuple(lengths[order.index(i)] for i in range(count))
-    return tuple(
-        F.expand(F.reshape(x, tuple(n if i == order[k] else 1 for i in range(count))), whole)
-        for k, (x, n) in enumerate(zip(tensors, lengths, strict=True))
-    )

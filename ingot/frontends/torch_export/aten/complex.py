@@ -11,7 +11,8 @@ import numpy as np
 
 from ingot import dtypes
 from ingot import functional as fn
-from ingot.frontends.torch_export.aten import layers, pointwise, reduction, shapes  # noqa: F401  their entries
+from ingot.frontends.torch_export.aten import layers, picking, pointwise, reduction, shapes  # noqa: F401  their entries
+from ingot.frontends.torch_export.aten.making import filled
 from ingot.frontends.torch_export.aten.promotion import as_operand, cast, floating
 from ingot.frontends.torch_export.aten.table import (
     COMPLEX_TABLE,
@@ -269,7 +270,7 @@ def copy(self: AnyTensor, src: AnyTensor) -> Result:
 
 def _filled(word: str, value: float) -> None:
     def pairs(network: Network, size: Sizes, dtype: Any) -> Result:
-        whole = shapes.filled(network, size, value, part_type(dtype))
+        whole = filled(network, size, value, part_type(dtype))
         return Complex(fn.complex(whole))
 
     @aten(f"aten.{word}.default", complex=True)
@@ -280,14 +281,14 @@ def _filled(word: str, value: float) -> None:
     def make_like(self: AnyTensor, dtype: MaybeDType = None) -> Result:
         kind = self.dtype if dtype is None else dtype
         network = self.pairs.network if isinstance(self, Complex) else self.network
-        return pairs(network, self.shape, kind) if kind.kind == "complex" else shapes.filled(
+        return pairs(network, self.shape, kind) if kind.kind == "complex" else filled(
             network, self.shape, value, kind)  # fmt: skip
 
     @aten(f"aten.new_{word}.default", complex=True)
     def make_new(self: AnyTensor, size: Sizes, dtype: MaybeDType = None) -> Result:
         kind = self.dtype if dtype is None else dtype
         network = self.pairs.network if isinstance(self, Complex) else self.network
-        return pairs(network, size, kind) if kind.kind == "complex" else shapes.filled(network, size, value, kind)
+        return pairs(network, size, kind) if kind.kind == "complex" else filled(network, size, value, kind)
 
 
 _filled("zeros", 0.0)

@@ -8,9 +8,10 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot import functional as fn
+from ingot.frontends.torch_export.aten.making import counting
 from ingot.frontends.torch_export.aten.promotion import cast
 from ingot.frontends.torch_export.aten.table import MaybeInt, MaybeTensor, Result, Results, Tensor, Unsupported, aten
-from ingot.ir import F, Value
+from ingot.ir import F
 
 MAX_PAIRS = 1 << 22
 
@@ -63,8 +64,7 @@ def embedding_bag(
     rows = F.take(weight, cast(indices, dtypes.int64), axis=0)
     if per_sample_weights is not None:
         rows = F.mul(rows, F.reshape(cast(per_sample_weights, weight.dtype), (count, 1)))
-    at = F.iota(size=count, dtype=dtypes.int64)
-    at = at if isinstance(at, Value) else weight.network.constant(at)
+    at = counting(weight.network, count)
     own = F.sub(fn.searchsorted(cast(offsets, dtypes.int64), at, right=True), 1)
     zeros = F.expand(weight.network.constant(np.zeros((), weight.dtype.numpy)), (bags, weight.shape[1]))
     where = F.expand(F.reshape(own, (count, 1)), rows.shape)

@@ -6,9 +6,10 @@ import numpy as np
 
 from ingot import dtypes
 from ingot import functional as fn
+from ingot.frontends.torch_export.aten.making import filled
+from ingot.frontends.torch_export.aten.picking import index_parts, joined_axes
 from ingot.frontends.torch_export.aten.pointwise import mul
 from ingot.frontends.torch_export.aten.promotion import as_operand, cast, category
-from ingot.frontends.torch_export.aten.shapes import filled, index_parts, joined_axes
 from ingot.frontends.torch_export.aten.table import (
     MaybeDType,
     MaybeInt,

@@ -8,9 +8,10 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot import functional as fn
+from ingot.frontends.torch_export.aten.making import counting
 from ingot.frontends.torch_export.aten.promotion import cast
 from ingot.frontends.torch_export.aten.table import MaybeDType, MaybeTensor, Result, Tensor, Unsupported, aten
-from ingot.ir import F, Value
+from ingot.ir import F
 
 MAX_GATHERED = 1 << 24  # numbers of the rows' matrices that are gathered at once; beyond, row after row is computed
 
@@ -24,8 +25,7 @@ def _grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Any:
     if not isinstance(weight.shape[0], int) or not weight.shape[0] or x.shape[1] != weight.shape[1]:
         raise Unsupported(f"rows {x.spec} and matrices {weight.spec}")
     (rows, inner), (groups, _, outer) = x.shape, weight.shape
-    places = F.iota(size=rows, dtype=dtypes.int64)
-    places = places if isinstance(places, Value) else x.network.constant(places)
+    places = counting(x.network, rows)
     own = fn.bucketize(places, cast(ends, dtypes.int64), right=True)
     chosen = F.minimum(own, np.array(groups - 1))
     gathered = dims.mul(rows, inner, outer)

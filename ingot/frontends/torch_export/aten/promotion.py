@@ -11,9 +11,9 @@ from typing import Any
 from ingot import dtypes
 from ingot.dims import Dimension, Expr
 from ingot.dtypes import DType
-from ingot.frontends.torch_export import reals
 from ingot.frontends.torch_export.aten.table import Operand, Unsupported
 from ingot.frontends.torch_export.reals import Real
+from ingot.functional import tensor
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
 
@@ -99,7 +99,7 @@ def wrapped(number: int, dtype: DType) -> int:
 
 def size_tensor(size: Dimension, dtype: DType) -> Value:
     """A size as a tensor without dimensions."""
-    return cast(reals.size_tensor(size), dtype)
+    return cast(tensor.size_tensor(size), dtype)
 
 
 def promoted(*operands: Operand, least: DType | None = None) -> tuple[Any, ...]:
