@@ -217,15 +217,22 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
 template <class Kind, class Way, int R, int C>
 INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, Sums sums, int column,
                                Ahead ahead) {
-  Vec a[R][C];
+  Vec a[R][C], start[C];
+  INGOT_UNROLL for (int c = 0; c < C; ++c) start[c] = zero();
+  if constexpr (Kind::starts) {
+    if (p.starts != nullptr) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) start[c] = load((const float*)(p.starts + column + c * kLanes));
+    }
+  }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
     INGOT_UNROLL for (int c = 0; c < C; ++c)
-      a[r][c] = p.first ? zero() : load(from + r * p.stride + c / 2 * p.apart + c % 2 * kLanes);
+      a[r][c] = p.first ? start[c] : load(from + r * p.stride + c / 2 * p.apart + c % 2 * kLanes);
   }
-  if constexpr (Kind::row_sums) {
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      const Ints sum = broadcast_int(*(const std::int32_t*)(x + r * kXStride + kRowSum));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(bits(a[r][c]) + sum);
+  if constexpr (Kind::starts) {
+    if (p.starts != nullptr && !p.first) {
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(bits(a[r][c]) + bits(start[c]));
+      }
     }
   }
   int s = 0;
@@ -365,7 +372,7 @@ struct OneByOne {
   typedef Vec Values;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
-  static constexpr bool integers = false, sums_of_groups = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
   template <Packing How, int N>
@@ -391,7 +398,7 @@ struct Pairs {
   typedef __m512bh Values;
   static constexpr Blocking blocking = kPairBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool integers = false, sums_of_groups = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
   template <Packing How, int N>
@@ -418,7 +425,7 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   };
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
-  static constexpr bool integers = false, sums_of_groups = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) {
     const Ints pair = bits(load((const float*)w));
@@ -451,22 +458,52 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
 struct Quads {
   typedef std::int8_t Source;
   typedef std::int8_t Packed;
-  typedef Quads16 Values;
   static constexpr Blocking blocking = kRowSums ? kQuadBlocking : kPairBlocking;  // widened values take as much as bfloat16
-  static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4, x_bytes = kRowSums ? 4 : 8;
-  static constexpr bool integers = true, sums_of_groups = false, row_sums = kRowSums, pads_rows = false, ends_rows = true, scales_sums = false;
+  static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4;
+  static constexpr bool integers = true, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = false;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = 0;
-  INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
   INGOT_INLINE void finish_rows(std::byte* packed, std::int64_t rows, int depth) { finish_quads(packed, rows, depth); }
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  INGOT_INLINE void multiply(const BlockProduct& p);
+};
+
+#if INGOT_UNSIGNED_QUADS
+/// Rows without a negative value, or to which 128 was added.
+struct UnsignedQuads : Quads {
+  typedef Ints Values;
+  static constexpr int x_bytes = 4;
+  static constexpr bool starts = kRowSums;
+  INGOT_INLINE Values values(const std::byte* w) { return bits(load((const float*)w)); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(dot4(bits(a[r][c]), b[c], v));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) {
+        Ints sum = bits(a[r][c]);
+        add_dot4(sum, b[c], v);
+        a[r][c] = from_bits(sum);
+      }
     }
   }
+};
+#endif
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+inline void Quads::multiply(const BlockProduct& p) {
+  BlockProduct product = p;
+  product.starts = nullptr;
+  alignas(64) std::int32_t starts[2 * kPanel];
+  if (are_signed(p.x)) {
+    for (int panel = 0; panel < p.panels; ++panel) start_signed(p.w + panel * p.w_apart, p.k, starts + panel * kPanel);
+    product.starts = starts;
+  }
+  multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(product, std::make_integer_sequence<int, kRows>());
+}
 #else
+/// Rows widened to 16 bits.
+struct WideQuads : Quads {
+  typedef Quads16 Values;
+  static constexpr int x_bytes = 8;
+  INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     Ints sums[R][C];
@@ -485,38 +522,16 @@ struct Quads {
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(sums[r][c]);
     }
   }
-#endif
-  INGOT_INLINE void multiply(const BlockProduct& p);
 };
-
-#if INGOT_UNSIGNED_QUADS
-/// Rows without a negative value.
-struct UnsignedQuads : Quads {
-  typedef Ints Values;
-  static constexpr int x_bytes = 4;
-  static constexpr bool row_sums = false;
-  INGOT_INLINE Values values(const std::byte* w) { return bits(load((const float*)w)); }
-  template <int R, int C>
-  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) {
-        Ints sum = bits(a[r][c]);
-        add_dot4(sum, b[c], v);
-        a[r][c] = from_bits(sum);
-      }
-    }
-  }
-};
-#endif
 
 inline void Quads::multiply(const BlockProduct& p) {
   constexpr auto rows = std::make_integer_sequence<int, kRows>();
 #if INGOT_UNSIGNED_QUADS
   if (!are_signed(p.x)) return multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(p, rows);
 #endif
-  multiply_rows<Quads, AsRead<Quads, false>>(p, rows);
+  multiply_rows<WideQuads, AsRead<WideQuads, false>>(p, rows);
 }
+#endif
 
 /// Rows of int8 with weights of 4 bits.
 struct Nibbles {
@@ -525,7 +540,7 @@ struct Nibbles {
   typedef Ints Values;
   static constexpr Blocking blocking = kNibbleBlocking;
   static constexpr int k_step = 8, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool integers = false, sums_of_groups = true, row_sums = true, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr bool integers = false, sums_of_groups = true, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
     pack_for_nibbles(row, (int)round_up(depth, k_step), job.group);

@@ -64,7 +64,7 @@ constexpr std::int64_t kLong = 640;
 
 /// Most k of a product of int8: sums of so many products of -128 and -128 fit into int32.
 constexpr std::int64_t kMostInt8 = (std::int64_t{1} << 31) / (128 * 128) - 1;
-/// Where a packed block of a row of int8 has -128 times its sum, as int32 (quads.h), or what the sums of groups begin with (nibbles.h).
+/// Where a packed block of a row of int8 has what its sums begin with, as int32: of groups (nibbles.h), or of few rows on AMX (quads.h).
 constexpr std::int64_t kRowSum = 512;
 /// Where the first row of a packed block of int8 says whether a value of any row is negative (quads.h).
 constexpr std::int64_t kSigned = kRowSum + 4;

@@ -53,6 +53,7 @@ struct BlockProduct {
   float* accumulators;      // row r at r * stride
   std::int64_t stride;
   bool first, last;         // block of k: the first starts from zero, the last makes floats of whole numbers
+  const std::int32_t* starts;  // of int8: what is added to the sums of each output before, or null
   const RowsEnd* end;       // at the last block of k: takes the sums, which are not stored then; or null
 };
 

@@ -2,9 +2,10 @@
 //
 // The instructions of VNNI, and VPMADDUBSW where there is none, take one operand without a sign. That is x where no packed row has a
 // negative value, as ReLU leaves them; the sum of two products, at most 2 · 127 · 128, fits into VPMADDUBSW's 16 bits. For other rows
-// VNNI takes the weights with 128 added, which is an exclusive or, so 128 times the sum of x is too much: a packed row carries -128
-// times its sum (kRowSum). Without VNNI both operands are widened to 16 bits, even and odd values apart, whose products are summed in
-// pairs: packed rows are widened once for all outputs.
+// VNNI takes x with 128 added, which is an exclusive or, once for all outputs; so sums begin with -128 times the sum of an output's
+// weights. (What lies outside int32 on the way does not matter: VPDPBUSD wraps around, and the sum comes back.) Without VNNI both
+// operands are widened to 16 bits, even and odd values apart, whose products are summed in pairs: packed rows are widened once for all
+// outputs.
 #pragma once
 
 #include "matmul.h"
@@ -20,8 +21,8 @@ typedef std::int32_t Quads4 __attribute__((vector_size(16)));
 
 constexpr bool kRowSums = true;
 #define INGOT_UNSIGNED_QUADS 1
-typedef Ints Quads16;  // four values of each of 16 outputs, as dot4 reads them
 
+/// Four values of each of 16 outputs, with 128 added.
 INGOT_INLINE Ints load_quads(const std::byte* w) {
   const Ints quads = bits(load((const float*)w));
 #if defined(__AVX512VNNI__)
@@ -29,15 +30,6 @@ INGOT_INLINE Ints load_quads(const std::byte* w) {
 #else
   const __m256i high = _mm256_set1_epi8((char)-128);
   return {_mm256_xor_si256(quads.a, high), _mm256_xor_si256(quads.b, high)};
-#endif
-}
-
-/// sum + the products of four values in each lane.
-INGOT_INLINE Ints dot4(Ints sum, Ints w, Ints x) {
-#if defined(__AVX512VNNI__)
-  return {_mm512_dpbusd_epi32(sum.v, w.v, x.v)};
-#else
-  return {_mm256_dpbusd_avx_epi32(sum.a, w.a, x.a), _mm256_dpbusd_avx_epi32(sum.b, w.b, x.b)};
 #endif
 }
 
@@ -79,9 +71,36 @@ INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
 /// Adds to sum the products of four values in each lane, where no value of x is negative.
 INGOT_INLINE void add_dot4(Ints& sum, Ints w, Ints x) { add_dots(sum, x, w); }
 
-/// What signed rows need in a product.
+/// What signed rows need in a product: 128 is added to each of their `depth` values, and to what follows up to a whole vector.
 inline void prepare_signed(std::byte* packed, std::int64_t rows, int depth) {
-  for (std::int64_t r = 0; r < rows; ++r) store_row_sum(packed + r * kXStride, depth);
+  for (std::int64_t r = 0; r < rows; ++r, packed += kXStride)
+    for (int k = 0; k < depth; k += kLanes * 4) store((float*)(packed + k), from_bits(load_quads(packed + k)));
+}
+
+/// What the sums of a panel begin with for such rows: -128 times those of the weights, over a block of `depth` of them.
+inline void start_signed(const std::byte* w, int depth, std::int32_t* start) {
+#if defined(__AVX512F__)
+  constexpr int kChains = 4;
+#else
+  constexpr int kChains = 2;
+#endif
+  Ints sums[kChains][2];
+  for (auto& chain : sums) chain[0] = chain[1] = broadcast_int(0);
+  const Ints each = broadcast_int((std::int32_t)0x80808080);
+  const auto add = [&](Ints (&to)[2]) __attribute__((always_inline)) {
+    add_dots(to[0], each, bits(load((const float*)w)));
+    add_dots(to[1], each, bits(load((const float*)(w + kPanel * 2))));
+    w += kPanel * 4;
+  };
+  int k = 0;
+  for (; k + 4 * kChains <= depth; k += 4 * kChains) {
+    INGOT_UNROLL for (int i = 0; i < kChains; ++i) add(sums[i]);
+  }
+  for (; k < depth; k += 4) add(sums[0]);
+  for (int c = 0; c < 2; ++c) {
+    for (int i = 1; i < kChains; ++i) sums[0][c] = sums[0][c] + sums[i][c];
+    store((float*)(start + c * kLanes), from_bits(broadcast_int(0) - sums[0][c]));
+  }
 }
 
 #else
