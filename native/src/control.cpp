@@ -11,11 +11,10 @@
 #include "copy_strided.h"
 #include "error.h"
 #include "runner.h"
+#include "tensor.h"
 
 namespace ingot {
 namespace {
-
-std::int64_t bytes_of(const TensorView& view) { return view.elements() * static_cast<std::int64_t>(size_of(view.dtype)); }
 
 /// Part `index` of a view along its first dimension.
 TensorView part_of(const TensorView& whole, std::int64_t index) {
@@ -163,15 +162,8 @@ void Runner::run_loop(StagePlan& plan, const Step& step, std::byte* arena) {
     copy_strided(in[i], operands[i]);
   }
   std::vector<Stack> stacks;
-  for (std::size_t i = call.carried; i < call.out.size(); ++i) {
-    const Program& body = *call.bodies[1].program;
-    const Buffer& buffer = body.buffer(body.outputs[i].buffer);
-    TensorView part;
-    part.dtype = buffer.dtype;
-    for (DimId id : buffer.shape)
-      part.shape[part.rank++] = plan.bodies[step.bodies + 1].dims[static_cast<std::size_t>(id)];
-    stacks.emplace_back(part);
-  }
+  for (std::size_t i = call.carried; i < call.out.size(); ++i)
+    stacks.emplace_back(output_of(*call.bodies[1].program, plan.bodies[step.bodies + 1], i));
   for (std::int64_t round = 0; run_body(plan, step, 0, arena, operands).holds(); ++round) {
     if (round == call.limit)
       throw Error(code::value, where_of(call) + ": the condition still holds after " + std::to_string(call.limit) + " rounds");

@@ -106,12 +106,7 @@ class Loader {
 
   /// A weight, or a window on one that is the same in every run: kernels keep what they make of it.
   bool is_constant(int index) const {
-    const Buffer& buffer = program_.buffer(index);
-    const auto fixed = [&](DimId id) { return program_.dims.node(id).op == DimOp::constant; };
-    return program_.buffer(program_.base(index)).kind == BufferKind::weight &&
-           std::all_of(buffer.shape.begin(), buffer.shape.end(), fixed) &&
-           std::all_of(buffer.stride.begin(), buffer.stride.end(), fixed) &&
-           (buffer.kind != BufferKind::view || fixed(buffer.offset));
+    return program_.buffer(program_.base(index)).kind == BufferKind::weight && program_.is_fixed(program_.buffer(index));
   }
 
   /// Whether a kernel of `like` can run this call: what it keeps was made of the very weights that the call has here.

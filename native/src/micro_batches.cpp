@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "tensor.h"
+
 namespace ingot {
 namespace {
 
@@ -13,8 +15,6 @@ constexpr std::int64_t kBytesOfCall = std::int64_t{1} << 16;  // that memory mov
 constexpr std::int64_t kCostOfWeights = 4;  // of a byte of weights that is read again; products wait for it, and few rows use it
 constexpr std::int64_t kFewRows = 64;  // below which a product takes as long as its weights are read: workers then share these
 constexpr std::int64_t kMostParts = 64;  // of what a stream has, or of half a batch
-
-std::int64_t bytes_of(const TensorView& view) { return view.elements() * static_cast<std::int64_t>(size_of(view.dtype)); }
 
 /// A call that may run in micro-batches.
 struct Candidate {

@@ -169,18 +169,10 @@ class Planner {
       next = view.shape[i] * view.stride[i];
     }
     if (low >= 0 && high < available) return;
-    const bool always = is_constant(buffer) && is_constant(program_.buffers[static_cast<std::size_t>(buffer.of)]);
+    const bool always = program_.is_fixed(buffer) && program_.is_fixed(program_.buffer(buffer.of));
     refuse(always ? code::program : code::input, index,
            "the view reaches outside buffer " + std::to_string(buffer.of) + " of " + std::to_string(available) +
                " elements" + (always ? "" : ": inputs of these sizes do not fit together"));
-  }
-
-  /// Whether a buffer is the same whatever sizes inputs have.
-  bool is_constant(const Buffer& buffer) const {
-    const auto constant = [&](DimId id) { return program_.dims.node(id).op == DimOp::constant; };
-    return std::all_of(buffer.shape.begin(), buffer.shape.end(), constant) &&
-           std::all_of(buffer.stride.begin(), buffer.stride.end(), constant) &&
-           (buffer.kind != BufferKind::view || constant(buffer.offset));
   }
 
   /// Whether two indices may reach one element: false only when every dimension steps over all smaller ones.
@@ -543,15 +535,6 @@ class Planner {
     }
   }
 
-  /// Dtype and shape of an output of a body, which no later stage of it changes.
-  static TensorView output_of(const Program& body, const StagePlan& plan, std::size_t index) {
-    const Buffer& buffer = body.buffer(body.outputs[index].buffer);
-    TensorView view;
-    view.dtype = buffer.dtype;
-    for (DimId id : buffer.shape) view.shape[view.rank++] = plan.dims[static_cast<std::size_t>(id)];
-    return view;
-  }
-
   void bind_states(const Call& call, const Step& step) {
     for (std::uint32_t i = 0; i < step.in.count; ++i) {
       if (program_.buffer(call.in[i]).kind != BufferKind::state) continue;
@@ -587,6 +570,14 @@ std::size_t number_of_bases(const LoadedProgram& loaded) {
 
 void StagePlan::hand(std::span<const TensorView> operands) {
   for (const Handed& one : handed) views[one.view].data = static_cast<std::byte*>(operands[one.input].data) + one.offset;
+}
+
+TensorView output_of(const Program& body, const StagePlan& plan, std::size_t index) {
+  const Buffer& buffer = body.buffer(body.outputs[index].buffer);
+  TensorView view;
+  view.dtype = buffer.dtype;
+  for (DimId id : buffer.shape) view.shape[view.rank++] = plan.dims[static_cast<std::size_t>(id)];
+  return view;
 }
 
 StagePlan make_plan(const PlanRequest& request, PlanParts parts) { return Planner(request).run(parts); }

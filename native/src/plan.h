@@ -94,6 +94,9 @@ std::size_t number_of_bases(const LoadedProgram& loaded);
 /// How much of a plan is wanted: where buffers lie, or also the operands and what the kernels say.
 enum class PlanParts : std::uint8_t { layout, all };
 
+/// Dtype and shape of an output of a body, which no later stage of it changes.
+TensorView output_of(const Program& body, const StagePlan& plan, std::size_t index);
+
 /// Plans the bodies of the stage's control calls too, so that their memory is in the arena. Throws Error("input") for
 /// dimensions that cannot be and operands that do not fit a body (but a branch: see StagePlan::unfit), Error("program") for
 /// views out of bounds or parts that do not make up their buffer, Error("kernel_refused"), Error("memory").

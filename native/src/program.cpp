@@ -309,6 +309,12 @@ Program parse_program(const Json& json, const std::string& entry) {
   }
 }
 
+bool Program::is_fixed(const Buffer& buffer) const {
+  const auto fixed = [&](DimId id) { return dims.node(id).op == DimOp::constant; };
+  return std::all_of(buffer.shape.begin(), buffer.shape.end(), fixed) && std::all_of(buffer.stride.begin(), buffer.stride.end(), fixed) &&
+         (buffer.kind != BufferKind::view || fixed(buffer.offset));
+}
+
 std::vector<std::string> Program::host_operations() const {
   std::vector<std::string> names;
   for (const Call& call : calls) {

@@ -108,6 +108,8 @@ struct Program {
   const Buffer& buffer(int index) const { return buffers[static_cast<std::size_t>(index)]; }
   /// The buffer that owns the memory: itself, or the one that a view looks into.
   int base(int index) const { return buffer(index).kind == BufferKind::view ? buffer(index).of : index; }
+  /// Whether a buffer has the same shape in every run, and a view the same strides and offset too.
+  bool is_fixed(const Buffer& buffer) const;
   /// The names of its host operations, each once, in order of first use.
   std::vector<std::string> host_operations() const;
   /// "bfloat16[T, 256]"

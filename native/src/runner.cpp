@@ -6,6 +6,7 @@
 
 #include "copy_strided.h"
 #include "error.h"
+#include "tensor.h"
 
 namespace ingot {
 namespace {
@@ -108,7 +109,7 @@ void Runner::place_inputs(const StagePlan& plan, std::span<const TensorView> arr
 /// Sanitizers know the borders of what lies in arenas only.
 bool Runner::stays(const TensorView& array, int input) const {
   const std::size_t element = size_of(array.dtype);
-  if (kRedZones || !is_float(array.dtype) || array.elements() * static_cast<std::int64_t>(element) < kLarge) return false;
+  if (kRedZones || !is_float(array.dtype) || bytes_of(array) < kLarge) return false;
   if (!array.contiguous() || reinterpret_cast<std::uintptr_t>(array.data) % element != 0) return false;
   return std::none_of(program().outputs.begin(), program().outputs.end(),
                       [&](const Output& output) { return program().base(output.buffer) == input; });
@@ -119,7 +120,7 @@ void Runner::place_outputs(const StagePlan& plan, const Results& results) {
   const std::span<const TensorView> leaving = plan.at(plan.leaving);
   for (std::size_t i = 0; i < leaving.size(); ++i) {
     if (plan.movable[i] == 0) continue;
-    const bool large = leaving[i].elements() * static_cast<std::int64_t>(size_of(leaving[i].dtype)) >= kLarge;
+    const bool large = bytes_of(leaving[i]) >= kLarge;
     std::byte* const given = !kRedZones && large && results ? results(i, leaving[i]) : nullptr;
     const auto base = static_cast<std::size_t>(program().base(program().outputs[i].buffer));
     bases_[first + i] = given != nullptr ? given : bases_[loaded_.stages.size() - 1] + plan.offsets[base];

@@ -1,5 +1,5 @@
 // Small questions about a TensorView.
-#include "kernel.h"
+#include "tensor.h"
 
 namespace ingot {
 
@@ -18,6 +18,8 @@ bool TensorView::contiguous() const noexcept {
   }
   return true;
 }
+
+std::int64_t bytes_of(const TensorView& view) noexcept { return view.elements() * static_cast<std::int64_t>(size_of(view.dtype)); }
 
 std::string describe(const TensorView& view) {
   std::string text(name_of(view.dtype));
