@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from ingot.builder.build import build
 from ingot.errors import InputError, MismatchError, ModuleError, UnsupportedError, UserError
 from ingot.frontends.torch_export import build_network, export, open_archive
 from ingot.frontends.torch_export.aten.table import TABLE
+from ingot.frontends.torch_export.export import _serializer
 from ingot.ir import interpret
 
 THIS = Path(__file__).name
@@ -94,6 +97,19 @@ def test_an_engine_does_not_change_with_its_module() -> None:
         for p in net.parameters():
             p.zero_()
     np.testing.assert_array_equal(outputs_of(engine, x=x)["output_0"], before)
+
+
+def test_torch_is_left_as_it_was_found() -> None:
+    """What a program is written with is changed meanwhile, and only where it is there."""
+    serialize: Any = torch._export.serde.serialize
+    before, known = serialize.canonicalize, set(serialize._SYM_OPS)
+    with _serializer(torch):
+        assert serialize.canonicalize is not before and math.ceil in serialize._SYM_OPS
+    assert serialize.canonicalize is before and known == serialize._SYM_OPS
+    other = SimpleNamespace()
+    with _serializer(SimpleNamespace(_export=SimpleNamespace(serde=SimpleNamespace(serialize=other)))):
+        assert not vars(other)
+    assert not vars(other)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

@@ -290,12 +290,14 @@ def _serializer(torch: Any) -> Iterator[None]:
     more = {math.ceil, math.floor, round} - known
     known |= more
     ordered = getattr(module, "canonicalize", None)
-    module.canonicalize = lambda program, *_: program
+    if ordered is not None:
+        module.canonicalize = lambda program, *_: program
     try:
         yield
     finally:
         known -= more
-        module.canonicalize = ordered
+        if ordered is not None:
+            module.canonicalize = ordered
 
 
 def _as_dicts(torch: Any, spec: Any) -> Any:
