@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -165,16 +166,25 @@ def test_formats_on_top(tmp_path: Path) -> None:
     made = {tuple(r["sources"]) for r in recipes if "quantize" in [step[0] for step in r["steps"]]}
     assert made == {("model.embed_tokens.weight",), ("lm_head.weight",)}
     assert not [event for event in engine.log if "scales stays" in event]
-    with pytest.raises(CheckpointError, match="(?s)the base's weight is stored as integers"):
-        build(folder, lora=_adapter(tmp_path), report=False)
 
 
-def _adapter(folder: Path) -> Path:
+def test_an_adapter_needs_floats(tmp_path: Path) -> None:
+    """One sentence, however many layers it is about."""
+    folder, _, _ = written(tmp_path, CASES["awq g32"])
+    said = ".* stored as integers in the base, and an adapter needs floats: take the float checkpoint .*"
+    with pytest.raises(CheckpointError, match=rf"model:\n  1 layer is{said} \({Q}\)$"):
+        build(folder, lora=_adapter(tmp_path / "1", "q_proj"), report=False)
+    three = ", ".join(Q.replace("q_proj", name) for name in ("k_proj", "o_proj", "q_proj"))
+    with pytest.raises(CheckpointError, match=rf"model:\n  4 layers are{said} \({three}, …\)$"):
+        build(folder, lora=_adapter(tmp_path / "4", "q_proj", "k_proj", "v_proj", "o_proj"), report=False)
+
+
+def _adapter(folder: Path, *names: str) -> Path:
     prefix = f"base_model.model.{Q}.lora_"
     tensors = {f"{prefix}A.weight": np.ones((2, 128), np.float32), f"{prefix}B.weight": np.ones((128, 2), np.float32)}
     path = write(folder / "adapter", tensors, {})
     (path / "adapter_config.json").write_text(
-        '{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}'
+        json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": names})
     )
     (path / "model.safetensors").rename(path / "adapter_model.safetensors")
     return path

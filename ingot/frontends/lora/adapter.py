@@ -33,6 +33,8 @@ TENSORS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
 PREFIX = "base_model.model."  # PEFT puts it before a layer's path in the base model
 MAX_LISTED = 20
+MAX_FAULT = 300  # characters of one
+MAX_NAMED = 3  # layers with one fault
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -147,7 +149,7 @@ def read_adapter(
         raise CheckpointError(f"{path / CONFIG}: {error}") from None
     faults = [*config.faults, *read.faults]
     if faults:
-        shown = [fault if len(fault) <= 180 else fault[:177] + "…" for fault in faults[:MAX_LISTED]]
+        shown = [fault if len(fault) <= MAX_FAULT else fault[: MAX_FAULT - 1] + "…" for fault in faults[:MAX_LISTED]]
         rest = [f"… and {len(faults) - MAX_LISTED:,} more"] if len(faults) > MAX_LISTED else []
         base = values.get("base_model_name_or_path")
         made_for = f" (it says that it was made for {base[:80]!r})" if isinstance(base, str) and base else ""
@@ -195,8 +197,18 @@ class _Tensors:
         self.tensors: dict[str, str] = {}
         self.copies: dict[str, str] = {}
         roles = self._sort(layers)
+        integers = []
         for module in sorted(config.targets):
-            self._update(module, layers[module], roles.pop(module, {}))
+            given = roles.pop(module, {})
+            if layers[module].kind == "integers":
+                integers.append(module)
+            else:
+                self._update(module, layers[module], given)
+        if integers:
+            named = ", ".join([*integers[:MAX_NAMED], *(["…"] if len(integers) > MAX_NAMED else [])])
+            count = f"{len(integers):,} layers are" if len(integers) > 1 else "1 layer is"
+            self.faults.append(f"{count} stored as integers in the base, and an adapter needs floats: take the float "
+                               f"checkpoint that the base was quantised from ({named})")  # fmt: skip
         for module in roles:
             self.faults.append(
                 f"{module}: left over: target_modules does not name it" if module in layers
@@ -224,10 +236,6 @@ class _Tensors:
                 f"{module}: this model's rows are brought to length 1 when they are read, and the adapter would be "
                 "added behind that: add it to the checkpoint's weight"
             )
-            return
-        if layer.kind == "integers":
-            self.faults.append(f"{module}: the base's weight is stored as integers, and an adapter needs floats: "
-                               "take the float checkpoint that the base was quantised from")  # fmt: skip
             return
         looked_up = layer.kind == "embedding"
         keys = ("lora_embedding_A", "lora_embedding_B") if looked_up else ("lora_A.weight", "lora_B.weight")
