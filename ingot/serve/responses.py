@@ -115,7 +115,7 @@ def response(request: ResponsesRequest, next_id: Any, stop: tuple[str, ...] = ()
     if isinstance(request.input, str):
         given.append(("user", request.input, None))
     else:
-        given += [("system" if item.role == "developer" else item.role, _said(item), None) for item in request.input]
+        given += [(item.role, _said(item), None) for item in request.input]
     tokens = request.top_logprobs is not None or LOGPROBS in (request.include or ())
     sampling = schema.sampling(request, request.max_output_tokens, 1, request.top_logprobs or 0, stop)
     stream = bool(request.stream)

@@ -11,9 +11,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct, inspect
 
+from ingot.errors import RequestError
 from ingot.serve import frames
 from ingot.serve.problem import Problem
 from ingot.strict_json import JsonError, parse
+from ingot.text.messages import check_role
 
 MAX_N = 16
 MAX_PROMPTS = 128
@@ -155,9 +157,6 @@ OF_ANSWERS = {
 TEXT_ONLY = "this server takes text: no images, audio or files"
 
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
-
-
 class ChatRequest(Common, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
@@ -280,31 +279,19 @@ def chat(request: ChatRequest, next_id: Any, stop: tuple[str, ...] = ()) -> Job:
     if None not in both and both[0] != both[1]:
         raise Problem(400, "max_tokens and max_completion_tokens disagree", "invalid_value", "max_completion_tokens")
     chosen = sampling(request, both[1] or both[0], request.n, request.top_logprobs or 0, stop)
-    turns = [
-        ("system" if message.role == "developer" else message.role, _content(message, i), message.name)
-        for i, message in enumerate(request.messages)
-    ]
+    turns = [(message.role, _content(message, i), message.name) for i, message in enumerate(request.messages)]
     stream, tokens = bool(request.stream), bool(request.logprobs)
     work = frames.Generate(next_id(), None, None, turns, chosen, request.priority or 0, stream, tokens)
     return Job(True, request.model, [work], chosen.n, stream, *_usage(request), tokens, ignored(request))
 
 
 def check_roles(messages: Sequence[Message], words: Sequence[str]) -> None:
-    """Refuses a role that the model's chat template does not name either: most templates write any role down, so a
-    misspelt one would be a turn of nobody. `words`: what the template quotes. Raises Problem.
-    """
-    known = {*ROLES, *words}
+    """Raises Problem for a role that `ingot.text.messages` refuses. `words`: what the model's chat template quotes."""
     for i, message in enumerate(messages):
-        if message.role in known:
-            continue
-        near = difflib.get_close_matches(message.role.lower(), ROLES, 1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise Problem(
-            400,
-            f"messages[{i}].role is {message.role!r}: {meant}The roles are {', '.join(ROLES)}, and those that the "
-            "model's chat template names",
-            "invalid_value", "messages",
-        )  # fmt: skip
+        try:
+            check_role(message.role, i, words)
+        except RequestError as e:
+            raise Problem(400, str(e), "invalid_value", "messages") from None
 
 
 def sampling(

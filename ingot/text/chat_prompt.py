@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from ingot.errors import CheckpointError, RequestError, UserError
 from ingot.text import tokenizer_file
-from ingot.text.chat_template import ChatTemplate, check_messages, from_files
+from ingot.text.chat_template import ChatTemplate, from_files
+from ingot.text.messages import check_messages
 from ingot.text.tokenizer import Tokenizer
 
 # Characters that mean nothing: of the names of special tokens in the twin, and to stand in for texts.
@@ -63,7 +64,7 @@ class ChatPrompt:
     def write(self, messages: Any, **variables: Any) -> Written:
         """The first half of `encode`, which waits for the template's process. Raises all that `encode` raises, but for
         a character that is a special token only."""
-        checked = check_messages(messages)
+        checked = check_messages(messages, self.words)
         specials = self._tokenizer.specials
         said = "\0".join(_texts(checked))
         if not any(special.text in said or special.normalized for special in specials):

@@ -61,7 +61,7 @@ class ChatTemplate:
         """The conversation as the model's text.
 
         Args:
-            messages: each {"role": …, "content": …}, as checked by `check_messages`.
+            messages: each {"role": …, "content": …}, as `ingot.text.messages` checks them.
             add_generation_prompt: whether the beginning of the model's answer follows.
             variables: others that a template may read, `tools` for example.
 
@@ -219,23 +219,6 @@ def _end(process: subprocess.Popen[bytes], connection: socket.socket, ours: int)
     if ours == os.getpid():
         process.kill()
         process.wait()
-
-
-def check_messages(messages: Any) -> list[dict[str, Any]]:
-    """A conversation, checked: a list of {"role": text, "content": text}. Raises RequestError for the first fault."""
-    if not isinstance(messages, list | tuple) or not messages:
-        raise RequestError('messages must be a list of {"role": …, "content": …} with at least one entry')
-    found = []
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise RequestError(f"messages[{i}] must be an object with role and content, not {str(message)[:60]!r}")
-        role, content = message.get("role"), message.get("content")
-        if not isinstance(role, str) or not 1 <= len(role) <= 64:
-            raise RequestError(f"messages[{i}].role must be a text such as user, assistant or system")
-        if not isinstance(content, str):
-            raise RequestError(f"messages[{i}].content must be a text, not {type(content).__name__}")
-        found.append({**message, "role": role, "content": content})
-    return found
 
 
 def from_files(files: Mapping[str, bytes], given: str | None = None) -> ChatTemplate | None:

@@ -139,10 +139,11 @@ def test_all_but_the_said_text_is_as_without_it(name: str) -> None:
     assert sum(a != b for a, b in both) == 1
 
 
-def test_roles_and_other_fields_are_said_too() -> None:
+def test_other_fields_are_said_too_and_no_role_is_a_special_token() -> None:
     chat, plain, _ = opened("ChatML")
     start = plain.token_to_id("<|im_start|>")
-    assert chat.encode([{"role": "<|im_start|>", "content": "x"}]).count(start) == 2
+    with pytest.raises(RequestError, match=r"^messages\[0\].role is '<\|im_start\|>': The roles are"):
+        chat.encode([{"role": "<|im_start|>", "content": "x"}])
     chat = ChatPrompt(ChatTemplate("<|im_start|>{{ messages[0].calls[0].name }}"), Tokenizer(plain.to_str().encode()),
                       lambda: plain.to_str().encode(), 1000)  # fmt: skip
     talk = [{"role": "user", "content": "x", "calls": [{"name": "<|im_start|>"}]}]

@@ -17,7 +17,7 @@ import pytest
 
 from ingot.errors import CheckpointError, IngotError, RequestError
 from ingot.text import chat_template
-from ingot.text.chat_template import MAX_TEMPLATE, ChatTemplate, check_messages
+from ingot.text.chat_template import MAX_TEMPLATE, ChatTemplate
 from tests.text import hostile_templates
 
 TALK = [
@@ -218,16 +218,6 @@ def test_harmless_look_alikes_show_nothing() -> None:
 def test_what_does_not_parse_is_an_error_of_the_checkpoint(source: str) -> None:
     with pytest.raises(CheckpointError, match="chat template"):
         ChatTemplate(source)
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [None, [], "hello", [1], [{"role": "user"}], [{"content": "x"}], [{"role": 5, "content": "x"}],
-     [{"role": "user", "content": None}], [{"role": "user", "content": ["x"]}], [{"role": "", "content": "x"}]],
-)  # fmt: skip
-def test_messages_are_checked(messages: Any) -> None:
-    with pytest.raises(RequestError, match="messages"):
-        check_messages(messages)
 
 
 def killed(template: ChatTemplate) -> None:
