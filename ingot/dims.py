@@ -489,6 +489,11 @@ def _floor(a: float, b: float) -> float:
     return (0 if a >= 0 else -1) if b in _OPEN else a // b
 
 
+def all_fixed(sizes: Iterable[Dimension]) -> bool:
+    """Whether all of them are ints, the same in every run."""
+    return all(isinstance(d, int) for d in sizes)
+
+
 def dims_of(shape: Iterable[Dimension]) -> dict[str, Dim]:
     """The named dims in a shape, by name."""
     found: dict[str, Dim] = {}

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from ingot.backends.cost import Call
 from ingot.dtypes import DType
 from ingot.errors import NetworkError
-from ingot.ir import Node, Op, StateSpec, Value
+from ingot.ir import Node, Op, Value
 from ingot.ops.fused import expr_json
 from ingot.ops.layouts import PLAIN
 from ingot.ops.lowering import Lowered
@@ -218,7 +218,7 @@ class Kernel:
         for i, (operand, _) in enumerate(operands):
             if (stored := layout(node, i)) not in operand.layouts:
                 return Refusal(f"its {operand.plain_name} is read in {' or '.join(operand.layouts)}, not {stored}")
-        written = [v for v in node.outputs if not isinstance(v.spec, StateSpec)]  # a state is written in place
+        written = [v for v in node.outputs if not v.is_state]  # a state is written in place
         for operand, value in (*operands, *_assign(self.results, written, {})):
             if why := _wrong_type(operand, value, known):
                 return Refusal(why)

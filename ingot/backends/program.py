@@ -143,7 +143,7 @@ class ProgramBuilder:
 
     def read(self, value: Value, how: Reads) -> int:
         """The buffer number with which a kernel reads a value; copies when it cannot read the strides."""
-        if isinstance(value.spec, StateSpec):
+        if value.is_state:
             return self.windows[value].buffer
         window = self.window(value)
         return self.number(window if readable(window, how) else self._copied(value, window, ""))
@@ -300,8 +300,8 @@ class ProgramBuilder:
         in."""
         writes = []
         for value in node.outputs:
-            if isinstance(value.spec, StateSpec):
-                (state,) = [v for v in node.inputs if v.spec == value.spec and isinstance(v.spec, StateSpec)]
+            if value.is_state:
+                (state,) = [v for v in node.inputs if v.spec == value.spec and v.is_state]
                 self.windows[value] = self.windows[state]
             else:
                 place = self._place(value, how) or self._turned(value, how)
@@ -310,7 +310,7 @@ class ProgramBuilder:
         return writes
 
     def _host(self, node: Node, why: str) -> None:
-        if any(isinstance(v.spec, StateSpec) for v in (*node.inputs, *node.outputs)):
+        if any(v.is_state for v in (*node.inputs, *node.outputs)):
             raise NetworkError(f"{node.describe()}: {why}, and only kernels use states")
         reads = [self.read(v, Reads.DENSE) for v in node.given]
         call = {
@@ -372,7 +372,7 @@ class ProgramBuilder:
         """The dims that shapes use. Those that neither an input nor a call binds are an error."""
         used: dict[str, Dim] = {}
         for value in [*self.network.inputs, *(v for n in self.network.nodes for v in n.outputs)]:
-            if isinstance(value.spec, Spec):
+            if not value.is_state:
                 used |= dims.dims_of(value.spec.shape)
         given = {found.dim.name for v in self.network.inputs for d in v.shape if (found := dims.affine(d))}
         bound = given | {d.name for n in self.network.nodes for d in n.op.bound_dims()}

@@ -181,7 +181,7 @@ class TorchExecutor:
         """Notes a node whose results are the first that are not all finite."""
         for value in node.outputs:
             found = tensors.get(value)
-            if self._bad or found is None or isinstance(value.spec, StateSpec) or not found.is_floating_point():
+            if self._bad or found is None or value.is_state or not found.is_floating_point():
                 continue
             if not bool(self._torch.isfinite(found).all()):
                 self._bad = f"{node.op.name} in {node.where}"
@@ -298,7 +298,7 @@ class TorchExecutor:
         now = most = sum(bytes_.values())
         most_at = 0
         for number, node in enumerate(self._network.nodes):
-            made = {v: _bytes(v, sizes) for v in node.outputs if not isinstance(v.spec, StateSpec)}
+            made = {v: _bytes(v, sizes) for v in node.outputs if not v.is_state}
             bytes_ |= made
             now += sum(made.values())
             if now > most:

@@ -95,7 +95,7 @@ def _compiled(cls: type[Op], case: Case) -> str | None:
     try:
         found = network.emit(cls(**case.attrs), tuple(operands))
         several = found if isinstance(found, tuple) else (found,)
-        network.outputs = {f"y{i}": v for i, v in enumerate(several) if isinstance(v.spec, Spec)}
+        network.outputs = {f"y{i}": v for i, v in enumerate(several) if not v.is_state}
         return HOST if compile_network(network).host_calls else NATIVE
     except IngotError:
         return None  # the op refuses the type, or no engine has it

@@ -184,7 +184,7 @@ def run_values(
     """
     network = section.network
     kept = dict(network.outputs)
-    states = {node for node in network.nodes if any(isinstance(v.spec, StateSpec) for v in node.outputs)}
+    states = {node for node in network.nodes if any(v.is_state for v in node.outputs)}
     hidden: set[Node] = set()
 
     def compiled_without(nodes: set[Node]) -> tuple[Compiled, list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot import functional as f
 from ingot.compat.datatype import as_dtype
 from ingot.compat.refusal import refused
@@ -26,7 +26,7 @@ from ingot.ir.sizes import as_shape, as_size
 def integers(x: Any, what: str) -> tuple[int, ...]:
     """Integers that have to be known when the network is recorded, of numbers or of a constant tensor."""
     found = as_shape(list(x) if isinstance(x, Sequence) else x)
-    if not all(isinstance(n, int) for n in found):
+    if not dims.all_fixed(found):
         raise refused(what, "it has to be a constant")
     return tuple(int(n) for n in found)
 

@@ -12,7 +12,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.errors import InputError, KernelRefused, MemoryLimitError, MismatchError, UserError, ValueFault
 from ingot.frontends.recording import Imported
-from ingot.ir import Network, Node, Spec, Value, interpret
+from ingot.ir import Network, Node, Value, interpret
 from ingot.ir.difference import Difference, difference
 from ingot.passes.masks import shows
 from ingot.passes.widen import NARROW, widen
@@ -181,7 +181,7 @@ def seeded_inputs(
 def _empty(network: Network, sizes: Mapping[str, int]) -> int:
     """How many tensors that have elements at other sizes have none at these: a window does not fit once into a small
     image, where ONNX Runtime says that one does."""
-    counts = (v.spec.elements for v in network.values.values() if isinstance(v.spec, Spec))
+    counts = (v.spec.elements for v in network.values.values() if not v.is_state)
     some = [n for n in counts if isinstance(n, dims.Expr) and n.dims().keys() <= sizes.keys()]
     return sum(not n.evaluate(sizes) for n in some)
 

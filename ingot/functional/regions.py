@@ -334,7 +334,7 @@ def deform_conv2d(
         OpError: kernels that are not two-dimensional or not known; shapes that do not fit.
     """
     kernel = weight.shape[2:]
-    if len(x.shape) != 4 or len(kernel) != 2 or not all(isinstance(k, int) for k in kernel):
+    if len(x.shape) != 4 or len(kernel) != 2 or not dims.all_fixed(kernel):
         raise OpError(f"deform_conv2d: images [N, C, H, W] and a weight [O, C, H, W] of known size are needed, not "
                       f"{list(x.shape)} and {list(weight.shape)}")  # fmt: skip
     (n, channels), (rows, columns) = x.shape[:2], offset.shape[2:]

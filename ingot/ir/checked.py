@@ -119,7 +119,7 @@ def _together(xs: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]], on
     found = list(xs)
     for group in groups:
         sizes = {xs[i].shape[axis] for i, axis in group} - ({1} if ones else set())
-        if len(sizes) < 2 or all(isinstance(d, int) for d in sizes):
+        if len(sizes) < 2 or dims.all_fixed(sizes):
             continue
         least = {d for d in sizes if ones and dims.bounds(d)[1] <= 1}  # as x[:1] has: 0 or 1
         wanted = min(sizes - least or sizes, key=lambda d: (not isinstance(d, int), len(str(d)), str(d)))

@@ -18,7 +18,7 @@ from ingot.dtypes import get
 from ingot.errors import DimError, IngotError, InputError, ValueFault, other_sizes
 from ingot.ir.network import Network, Node
 from ingot.ir.op import Op
-from ingot.ir.spec import Spec, StateSpec
+from ingot.ir.spec import Spec
 from ingot.ir.value import Value
 
 Array = np.ndarray[Any, Any]
@@ -57,7 +57,7 @@ def _interpret(network: Network, feeds: Mapping[str, Array], parameters: Mapping
         results = run_node(node, tuple(arrays[v] for v in node.inputs), sizes)
         for value, result in zip(node.outputs, results, strict=True):
             arrays[value] = result
-            if isinstance(value.spec, StateSpec) and states is not None:
+            if value.is_state and states is not None:
                 source = next(v for v in node.inputs if v in latest)
                 latest[value] = latest[source]
                 states[latest[value]] = result
@@ -117,7 +117,7 @@ def run_node(node: Node, operands: tuple[Array, ...], sizes: dict[str, int]) -> 
         raise type(e)(f"{node.describe()}: {e}") from None
     arrays: tuple[Array, ...] = results if isinstance(results, tuple) else (results,)
     for value, result in zip(node.outputs, arrays, strict=True):
-        if isinstance(value.spec, Spec):
+        if not value.is_state:
             learn(node, value.spec, result.shape, op.bound_dims(), sizes)
             expected = value.spec.evaluate(sizes)
             if result.shape != expected or get(result.dtype) is not value.spec.dtype:
@@ -173,7 +173,7 @@ def _check_shapes(values: list[Value], given: Mapping[Any, Any], sizes: dict[str
             raise InputError(f"{value.kind} {value.name}: {value.spec}: {e}") from None
         if shape != expected:
             raise InputError(f"{value.kind} {value.name} has shape {list(shape)}, the network takes {value.spec}"
-                             + (f" = {list(expected)}" if value.is_dynamic() else "")
+                             + (f" = {list(expected)}" if not value.is_fixed else "")
                              + (_other_sizes(value, shape, expected) if value.kind == "input" else ""))
 
 
@@ -234,6 +234,6 @@ class Eager(Network):
         node = (made if isinstance(made, Value) else made[0]).node
         for value, array in zip(node.outputs, run_node(node, tuple(v.array for v in inputs), self.sizes), strict=True):
             value.array = array
-            if isinstance(value.spec, Spec):
+            if not value.is_state:
                 value.spec = Spec(array.shape, value.spec.dtype)
         return made

@@ -59,7 +59,7 @@ class Node:
 
     def dims(self) -> set[str]:
         """The named dims in its attributes and in the shapes of its results."""
-        sizes = (d for v in self.outputs if type(v.spec) is Spec for d in v.shape)
+        sizes = (d for v in self.outputs if not v.is_state for d in v.shape)
         return set(dims.dims_of([*self.op.dimensions(), *sizes]))
 
     @property
@@ -167,7 +167,7 @@ class Network:
             raise OpError(f"network {self.name} already has a value named {value.name!r}" if value.name else
                           f"a value of network {self.name} needs a name")
         spec = value.spec
-        if type(spec) is Spec:
+        if type(spec) is Spec:  # a state has no shape, and in a pattern nothing is known of one
             for d in spec.shape:
                 if type(d) is not int and (type(d) is not Dim or self.dims.get(d.name) is not d):
                     self._know(d)
@@ -285,11 +285,11 @@ class Network:
             value.uses[node] = None
 
     def remove(self, nodes: Iterable[Node]) -> None:
-        """Takes nodes out whose results nobody reads (or only each other)."""
-        gone = set(nodes)
+        """Takes nodes out whose results nobody reads (or only each other). One may be named more than once."""
+        gone = dict.fromkeys(nodes)
         for node in gone:
             for value in node.outputs:
-                if self.is_output(value) or not gone.issuperset(value.uses):
+                if self.is_output(value) or not value.uses.keys() <= gone.keys():
                     raise RuntimeError(f"{node} is still read")
         for node in gone:
             for value in node.inputs:
@@ -309,7 +309,7 @@ class Network:
         keep: set[Node] = set()
         for node in reversed(self.nodes):
             acts = node.op.acts or node.op.binds and any(d.name in needed for d in node.op.bound_dims())
-            if acts or any(id(v) in live or isinstance(v.spec, StateSpec) for v in node.outputs):
+            if acts or any(id(v) in live or v.is_state for v in node.outputs):
                 keep.add(node)
                 live.update(map(id, node.inputs))
                 needed |= node.dims()

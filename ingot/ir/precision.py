@@ -12,7 +12,6 @@ from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir.op import Op
-from ingot.ir.spec import StateSpec
 from ingot.ir.value import Value
 
 
@@ -28,7 +27,7 @@ class Scope:
 
         Also those of the scope's own type, from outside: a build in another precision changes it, and a cast stays.
         """
-        if op.in_scope == "keeps" or any(isinstance(x, Value) and isinstance(x.spec, StateSpec) for x in operands):
+        if op.in_scope == "keeps" or any(isinstance(x, Value) and x.is_state for x in operands):
             return ()
         floats = [i for i, x in enumerate(operands) if _is_float(x)]
         if op.in_scope == "moves" and len(floats) < 2:

@@ -50,7 +50,7 @@ def _small(spec: Any, most: int) -> bool:
     if type(spec) is not Spec or not (spec.dtype.is_integer or spec.dtype is dtypes.bool_):
         return False
     count: Dimension = spec.elements  # 0 also where only one of several sizes is known
-    return isinstance(count, int) and count <= most and all(isinstance(d, int) for d in spec.shape)
+    return isinstance(count, int) and count <= most and spec.is_fixed
 
 
 def _fits(x: Dimension, dtype: DType) -> bool:

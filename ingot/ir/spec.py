@@ -74,6 +74,11 @@ class Spec:
         return len(self.shape)
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether all dimensions are ints, the same in every run."""
+        return dims.all_fixed(self.shape)
+
+    @property
     def elements(self) -> Dimension:
         """The number of elements (1 for a scalar)."""
         return elements(self.shape)

@@ -62,8 +62,13 @@ class Value(Tensor):
 
     # -------------------------------------------------------------------------------------------- what is known
     @property
+    def is_state(self) -> bool:
+        """Whether it is a state, of the network or as an op hands it on: it has no shape."""
+        return isinstance(self.spec, StateSpec)
+
+    @property
     def shape(self) -> Shape:
-        if isinstance(self.spec, StateSpec):
+        if self.is_state:
             raise OpError(f"{self.said} is a {self.spec}: it has no shape, its blocks belong to the session")
         return self.spec.shape  # type: ignore[no-any-return]
 
@@ -87,9 +92,14 @@ class Value(Tensor):
         """One dimension, or with none given the whole shape."""
         return self.shape if dim is None else self.shape[axis_of(dim, len(self.shape), "dim")]
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all dimensions are ints, the same in every run."""
+        return dims.all_fixed(self.shape)
+
     def is_dynamic(self, dim: int | None = None) -> bool:
         """Whether a dimension (or any) is known only at run time."""
-        return any(isinstance(d, Expr) for d in (self.shape if dim is None else (self.size(dim),)))
+        return not dims.all_fixed(self.shape if dim is None else (self.size(dim),))
 
     def numel(self) -> Dimension:
         return elements(self.shape)

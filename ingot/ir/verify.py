@@ -9,7 +9,7 @@ from ingot.errors import DimError, IngotError, NetworkError, OpError
 from ingot.ir.attribute import AttributeRefused, accept
 from ingot.ir.network import Network, Node
 from ingot.ir.op import OPS, infer
-from ingot.ir.spec import Spec, StateSpec
+from ingot.ir.spec import Spec
 from ingot.ir.value import Value
 
 MAX_NESTING = 16
@@ -64,7 +64,7 @@ def problems(network: Network, depth: int = 0, sound: Sound | None = None) -> li
     found: list[str] = []
     known = _leaves(network, found)
     position = {id(v): i for i, node in enumerate(network.nodes) for v in node.outputs}
-    bound = {name for v in network.inputs if isinstance(v.spec, Spec) for name in dims.dims_of(v.spec.shape)}
+    bound = {name for v in network.inputs if not v.is_state for name in dims.dims_of(v.spec.shape)}
     consumed: dict[int, str] = {}
     for i, node in enumerate(network.nodes):
         place = f"{_show(node)}{f' in {node.where}' if node.where else ''}"
@@ -104,7 +104,7 @@ def _leaves(network: Network, found: list[str]) -> dict[int, Value]:
             if value.kind != kind or value.network is not network:
                 found.append(f"%{value.name} is listed as {kind}, but is a {value.kind} of network "
                              f"{value.network.name}")
-            if isinstance(value.spec, StateSpec) is not (kind == "state"):
+            if value.is_state is not (kind == "state"):
                 found.append(f"{kind} %{value.name} is {value.spec}")
             elif kind == "constant" and (value.array is None or Spec.of(value.array) != value.spec):
                 found.append(f"constant %{value.name} is declared {value.spec}, its data differ")
@@ -116,7 +116,7 @@ def _leaves(network: Network, found: list[str]) -> dict[int, Value]:
             found.append(f"%{value.name} is not in the network's table of values")
         names.add(value.name)
     for value in network.parameters:
-        if isinstance(value.spec, Spec) and value.is_dynamic():
+        if not (value.is_state or value.is_fixed):
             found.append(f"parameter %{value.name} is {value.spec}: a weight's shape is known when it is built")
     return known
 
@@ -180,7 +180,7 @@ def _results(node: Node, place: str) -> list[str]:
 def _states(node: Node, place: str, consumed: dict[int, str]) -> list[str]:
     found = []
     for value in node.inputs:
-        if isinstance(value.spec, StateSpec):
+        if value.is_state:
             if id(value) in consumed:
                 found.append(f"{place}: state %{value.name} is consumed a second time, after {consumed[id(value)]}; "
                              "read the state that the first consumer returns")
@@ -198,7 +198,7 @@ def _outputs(network: Network, known: dict[int, Value]) -> list[str]:
     for name, value in network.outputs.items():
         if id(value) not in known:
             found.append(f"output {name}: %{value.name} is not a value of this network")
-        if isinstance(value.spec, StateSpec):
+        if value.is_state:
             found.append(f"output {name}: %{value.name} is a state; states persist by themselves")
     for name, dim in network.dims.items():
         try:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
-from ingot.dims import Dimension, Expr, add, bounds, floordiv, maximum, mod, mul
+from ingot.dims import Dimension, add, bounds, floordiv, maximum, mod, mul
 from ingot.dtypes import DType
 from ingot.errors import DimError
 from ingot.ir import Spec, require
 from ingot.ir.expr import integer_range
-from ingot.ir.spec import Shape, broadcast
+from ingot.ir.spec import broadcast
 
 Array = np.ndarray[Any, Any]
 
@@ -179,6 +179,3 @@ def product_steps(count: int, dtype: DType) -> int:
     """Op.steps of so many multiplications by np.matmul, which has a library for floats and plain loops for the rest."""
     return count // 8 if dtype.is_float else 4 * count
 
-
-def is_known(shape: Shape) -> bool:
-    return not any(isinstance(d, Expr) for d in shape)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.errors import IngotError, UserError, ValueFault
-from ingot.ir import Network, Node, Op, Spec, StateSpec, Value
+from ingot.ir import Network, Node, Op, Spec, Value
 from ingot.ir.interpret import bind, inside_of, learn
 from ingot.ops.common import Array
 
@@ -129,7 +129,7 @@ def _results(
 def _nothing(torch: Any, node: Node, device: Any, sizes: Mapping[str, int]) -> tuple[Any, ...] | None:
     """A node's results where none has an element; None for any other node."""
     specs = [value.spec for value in node.outputs]
-    if node.op.binds or any(isinstance(spec, StateSpec) for spec in specs):
+    if node.op.binds or any(value.is_state for value in node.outputs):
         return None
     shapes = [spec.evaluate(sizes) for spec in specs]
     if not all(0 in shape for shape in shapes):

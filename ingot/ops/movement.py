@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dims, dtypes
-from ingot.dims import Dimension, Expr
+from ingot.dims import Dimension
 from ingot.errors import ValueFault
 from ingot.ir import Case, F, Op, Spec, Value, op, require
 from ingot.ir.checked import may_be
@@ -54,7 +54,7 @@ class Reshape(Op):
 
     def settled(self, *results: Any) -> Op:
         """With the size that was worked out: beside a size that is 0 in a run, NumPy could not."""
-        dynamic = -1 in self.shape and any(isinstance(d, Expr) for d in self.shape)
+        dynamic = -1 in self.shape and not dims.all_fixed(self.shape)
         return replace(self, shape=results[0].shape) if dynamic else self
 
     def reference(self, x: Array) -> Array:

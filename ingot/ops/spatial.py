@@ -26,7 +26,6 @@ from ingot.ops.common import (
     f32,
     f64,
     i32,
-    is_known,
     minus,
     product_steps,
     require_float,
@@ -175,7 +174,7 @@ def _check_bias(bias: Spec | None, outputs: Dimension, x: Spec) -> None:
 def _kernel_of(weight: Spec, rank: int, layout: str) -> tuple[int, ...]:
     require(len(weight.shape) == rank + 2, f"weight must have rank {rank + 2}: {layout}, got {show(weight.shape)}")
     kernel = weight.shape[2:]
-    require(is_known(kernel) and all(isinstance(k, int) and k >= 1 for k in kernel),
+    require(all(isinstance(k, int) and k >= 1 for k in kernel),
             f"the kernel's sizes must be known and at least 1, got {show(kernel)}")
     return tuple(k for k in kernel if isinstance(k, int))
 

@@ -35,7 +35,7 @@ def batch_norm(network: Network, log: Log) -> None:
         note(log, "batch norm", node, f"{why}: a scale and a shift per channel" if why else "part of the weight")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _no_recipe(node: Node) -> str:

@@ -31,7 +31,7 @@ def lower_bodies(target: Lowers) -> Callable[[Network, Log], None]:
                 note(log, "bodies", node, f"is left to the host: {why}")
                 continue
             dead.extend(closed(network, node, made))
-        network.remove(dict.fromkeys(dead))
+        network.remove(dead)
         network.remove_dead()
 
     return run

@@ -348,7 +348,7 @@ def _place(network: Network, chosen: Sequence[tuple[Layer, Choice]]) -> None:
             made = made if choice.output is None else as_rounded(made, choice.output)
         network.replace(layer.node.output, made)
         dead.extend(detach(network, layer.node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def as_rounded(x: Value, scale: float) -> Value:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ingot import dims
 from ingot.dims import Dimension
-from ingot.ir import F, Network, Node, StateSpec, Value
+from ingot.ir import F, Network, Node, Value
 from ingot.ir.spec import Shape, axes_of, axis_of
 from ingot.ops import contraction, indexing, movement, norm, pool, reduce, resample, spatial
 from ingot.passes.rewrite import Log, note
@@ -148,7 +148,7 @@ class _Walk:
         if isinstance(node.op, SPATIAL):
             return self._spatial(node)
         handler = HANDLERS.get(type(node.op)) or (_elementwise if node.op.expr is not None else None)
-        if handler is None or any(isinstance(v.spec, StateSpec) for v in node.inputs):
+        if handler is None or any(v.is_state for v in node.inputs):
             return None
         if not isinstance(node.op, movement.Permute) and not any(v in self.placed for v in node.inputs):
             return None

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
-from ingot.dims import Expr
+from ingot import dims, dtypes
 from ingot.ir import F, Network, Node, Op, Spec, Value
 from ingot.ir.recipe import Recipe, evaluate, source
 from ingot.ops.fused import IDENTITY, PLUS
@@ -40,7 +39,7 @@ def paddings(network: Network, log: Log) -> None:
         rank = len(op.stride)
         at = 1 if op.channels_last else 2
         outside = [n for ns in (pad.before, pad.after) for n in (*ns[:at], *ns[at + rank :])]
-        if any(isinstance(n, Expr) for n in (*pad.before, *pad.after)):
+        if not dims.all_fixed((*pad.before, *pad.after)):
             note(log, "paddings", node, "only a run shows how many zeros are around its input")
             continue
         if pad.value != 0 or any(outside) or min(*pad.before, *pad.after) < 0:
@@ -53,7 +52,7 @@ def paddings(network: Network, log: Log) -> None:
         note(log, "paddings", node, "the zeros around its input are its own padding")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def convolutions(network: Network, log: Log) -> None:
@@ -75,7 +74,7 @@ def convolutions(network: Network, log: Log) -> None:
              f"as {op.inner.name} with an epilogue")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _refused(node: Node) -> str:
@@ -89,7 +88,7 @@ def _refused(node: Node) -> str:
         return "it has a bias and no weight"
     if isinstance(op, GroupNorm):
         return "" if isinstance(x.shape[-1], int) else "its number of channels is not known"
-    if not all(isinstance(n, int) for n in rest[0].shape):
+    if not rest[0].is_fixed:
         return "its weight has sizes that only a run knows"
     return "a weight without elements" if 0 in rest[0].shape else ""
 

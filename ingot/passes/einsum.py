@@ -27,7 +27,7 @@ def einsum(network: Network, log: Log) -> None:
         note(log, "einsum", node, f"{op.equation} as {', '.join(made) or 'a view'}")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def window_of(value: Value) -> Window:

@@ -75,7 +75,7 @@ def elementwise(network: Network, log: Log) -> None:
             note(log, "elementwise", last, f"one loop for {', '.join(n.op.name for n in nodes)}")
         network.replace(last.output, new)
         dead.extend(detach(network, last))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def groups(network: Network, takes: Callable[[Node], bool]) -> list[list[Node]]:
@@ -196,7 +196,7 @@ def products(network: Network, log: Log) -> None:
             new = _integer_product(network, node) if isinstance(found, str) else _linear(network, node, found)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def no_integers(node: Node) -> str:
@@ -307,7 +307,7 @@ def biases(network: Network, log: Log) -> None:
         note(log, "biases", node, f"part of the {made[0].node.op.inner.name} of {_weight(made[0])}")
         network.replace(node.output, new)
         dead.extend((*detach(network, node), *detach(network, group.node)))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
     network.remove_dead()
 
 
@@ -342,7 +342,7 @@ def epilogues(network: Network, log: Log) -> None:
         note(log, "epilogues", node, f"part of the {taken[0].node.op.inner.name} of {', '.join(map(_weight, taken))}")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
     for node in network.nodes:
         if isinstance(node.op, FusedElementwise):
             steps, outputs = node.op.expression
@@ -489,7 +489,7 @@ def siblings(network: Network, log: Log) -> None:
         for node, new in zip(nodes, results, strict=True):
             network.replace(node.output, new)
             dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _no_sibling(network: Network, node: Node) -> str:

@@ -215,7 +215,7 @@ def signed(network: Network, log: Log) -> None:
             new = network.emit(node.op, (found, scale, *_signed_zero(network, zero)))
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _as_signed(network: Network, q: Value, made: dict[Value, Value]) -> Value | None:
@@ -277,7 +277,7 @@ def integers(network: Network, log: Log) -> None:
         note(log, "integers", node, "on the integers")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _moved(network: Network, node: Node) -> Value | None:

@@ -48,7 +48,7 @@ def comparisons(network: Network, log: Log) -> None:
             new = F.expand(network.constant(np.array(outcome)), node.output.shape)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _outcome(node: Node, lines: Lines) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import UserError
-from ingot.ir import Network, StateSpec, Value
+from ingot.ir import Network, Value
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, note
 from ingot.words import SAME
@@ -38,11 +38,11 @@ def without_float8(network: Network, log: Log) -> None:
 
 
 def _is_float8(value: Value) -> bool:
-    return isinstance(value.spec, StateSpec) and value.spec.dtype is dtypes.float8_e4m3fn
+    return value.is_state and value.spec.dtype is dtypes.float8_e4m3fn
 
 
 def _become(network: Network, dtype: DType, only: DType | None = None) -> None:
     """Caches, or those that hold `only`, hold a dtype."""
     for value in network.values.values():
-        if isinstance(value.spec, StateSpec) and only in (None, value.spec.dtype):
+        if value.is_state and only in (None, value.spec.dtype):
             value.spec = value.spec.like(dtype)

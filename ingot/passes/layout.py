@@ -46,7 +46,7 @@ def pack(network: Network, log: Log) -> None:
                 result = _packed_moe(network, node)
             network.replace(node.output, result)
             dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def recurrent(network: Network, log: Log) -> None:
@@ -69,7 +69,7 @@ def recurrent(network: Network, log: Log) -> None:
         for old, new in zip(node.outputs, results, strict=True):
             network.replace(old, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _packed_recurrent(
@@ -152,7 +152,7 @@ def strides(network: Network, log: Log) -> None:
             new = F.matmul(a, b, out_dtype=node.output.dtype)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _transposed(value: Value) -> Value:

@@ -111,6 +111,6 @@ def _emit(network: Network, op: Op, operands: tuple[Value, ...], dtype: DType) -
 
 def cast(value: Value, dtype: DType) -> Value:
     """The value in `dtype` if it is a tensor of floats."""
-    if isinstance(value.spec, StateSpec) or value.dtype is dtype or value.dtype not in dtypes.PRECISIONS:
+    if value.is_state or value.dtype is dtype or value.dtype not in dtypes.PRECISIONS:
         return value
     return F.cast(value, dtype)  # type: ignore[no-any-return]

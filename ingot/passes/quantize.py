@@ -80,7 +80,7 @@ def _quantize(network: Network, format: WeightFormat, chosen: Set[Recipe]) -> No
             for body in inside.values():
                 _quantize(body, format, chosen)
             dead.extend(closed(network, node, inside))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _kept(weight: Value) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot.errors import NetworkError
-from ingot.ir import Hole, Network, Node, Op, StateSpec, Value
+from ingot.ir import Hole, Network, Node, Op, Value
 from ingot.ir.pattern import Pattern
 
 COMMUTATIVE = frozenset(
@@ -249,7 +249,7 @@ def detach(network: Network, node: Node, replaced: Sequence[Node] = ()) -> tuple
         one = todo.pop()
         if one in gone or any(v.uses or network.is_output(v) for v in one.outputs):
             continue
-        acts = one.op.acts or bool(one.op.bound_dims()) or any(isinstance(v.spec, StateSpec) for v in one.outputs)
+        acts = one.op.acts or bool(one.op.bound_dims()) or any(v.is_state for v in one.outputs)
         if acts and one is not node and one not in replaced:
             continue
         makers = [v.node for v in one.inputs if v.node is not None]

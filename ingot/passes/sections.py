@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ingot.dims import Dim, affine, dims_of
 from ingot.dtypes import uint8
-from ingot.ir import Network, Node, Spec, StateSpec, Value
+from ingot.ir import Network, Node, Spec, Value
 
 _LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
 BETWEEN = "between layers"  # what belongs to no layer and stands between two; there may be several
@@ -56,12 +56,8 @@ def runs_of(network: Network, layer: Callable[[str], str] = layer_of) -> list[tu
             runs.append((name, []))
         runs[-1][1].append(node)
     home = {node: i for i, (_, nodes) in enumerate(runs) for node in nodes}
-    crossing = any(
-        isinstance(v.spec, StateSpec) and home[user] != home[node]
-        for node in network.nodes
-        for v in node.outputs
-        for user in v.uses
-    )
+    states = [(node, v) for node in network.nodes for v in node.outputs if v.is_state]
+    crossing = any(home[user] != home[node] for node, v in states for user in v.uses)
     layers = [name for name, _ in runs if name]
     if crossing or len(set(layers)) < len(layers) or any(node.op.bound_dims() for node in network.nodes):
         runs = [("", list(network.nodes))]
@@ -103,13 +99,11 @@ def section(network: Network, name: str, nodes: list[Node]) -> Section:
     writes: dict[str, Value] = {}
     for node in nodes:
         for value in node.outputs:
-            if not isinstance(value.spec, StateSpec) and (
-                network.is_output(value) or not inside.issuperset(value.uses)
-            ):
+            if not value.is_state and (network.is_output(value) or not inside.issuperset(value.uses)):
                 writes[f"to.{value.name}"] = value
     for label, value in writes.items():
         new.outputs[label] = copies[value]
-    values = [v for v in new.values.values() if not isinstance(v.spec, StateSpec)]
+    values = [v for v in new.values.values() if not v.is_state]
     used = {n: d for v in values for n, d in dims_of(v.spec.shape).items()}
     plain = {found.dim.name for v in new.inputs for d in v.spec.shape if (found := affine(d))}
     sizes = {f"size.{n}": d for n, d in used.items() if n not in plain and not d.unbacked}

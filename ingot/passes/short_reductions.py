@@ -38,7 +38,7 @@ def short_reductions(network: Network, log: Log) -> None:
         note(log, "short reductions", node, f"{count} elements side by side")
         network.replace(node.output, found)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _count(node: Node) -> int:

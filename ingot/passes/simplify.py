@@ -11,7 +11,7 @@ from ingot import dims, dtypes
 from ingot.dims import Expr
 from ingot.dtypes import DType
 from ingot.errors import IngotError
-from ingot.ir import F, Hole, Network, Node, Op, StateSpec, Value
+from ingot.ir import F, Hole, Network, Node, Op, Value
 from ingot.ir.spec import broadcast, elements
 from ingot.ops.control import WhileLoop
 from ingot.ops.conversion import Dequantize
@@ -71,7 +71,7 @@ def fold(network: Network, log: Log) -> None:
         for old, array in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=True):
             network.replace(old, network.constant(np.asarray(array, order="C")))
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _is_weight(node: Node) -> bool:
@@ -90,7 +90,7 @@ class Budget:
     def refuses(self, node: Node) -> str:
         """Why a node on constants is kept, or nothing."""
         sizes = [elements(v.shape) for v in node.outputs]
-        if node.op.has_dims() or any(isinstance(n, Expr) for n in sizes):
+        if node.op.has_dims() or not dims.all_fixed(sizes):
             return "its size is known only at run time"
         rows = [elements(tuple(d for d in v.shape if d != 0)) for v in node.outputs]  # NumPy has none of 2⁶² · 0 either
         if any(isinstance(n, int) and n > MAX_FOLDED_ELEMENTS for n in rows):
@@ -127,7 +127,7 @@ def _loops(op: Op) -> bool:
 
 
 def _touches_state(node: Node) -> bool:
-    return any(isinstance(v.spec, StateSpec) for v in (*node.inputs, *node.outputs))
+    return any(v.is_state for v in (*node.inputs, *node.outputs))
 
 
 # ------------------------------------------------------------------------------------------------------------- algebra
@@ -225,7 +225,7 @@ def spread(network: Network, log: Log) -> None:
         note(log, "spread", node, "it computes one number")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def uniform(network: Network, log: Log) -> None:
@@ -271,7 +271,7 @@ def reversals(network: Network, log: Log) -> None:
                     new = F.take(new, index, axis)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 # What an iota's kernel writes itself; other integers are cast.
@@ -293,7 +293,7 @@ def sizes(network: Network, log: Log) -> None:
             new = F.cast(new, op.dtype)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _counted(network: Network, size: Expr) -> Value:

@@ -100,7 +100,7 @@ def scaled_weights(network: Network, log: Log) -> None:
         note(log, "scaled weights", node, f"{weight.name} times {factor.name}")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _makers(node: Node) -> tuple[tuple[Node, int, int], ...] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ingot.dims import all_fixed
 from ingot.ir import Network, Node, Op, Spec, Value
 from ingot.ir.recipe import Recipe, combine, evaluate, source
 from ingot.ir.spec import axis_of
@@ -92,7 +93,7 @@ def lookups(network: Network, log: Log, kinds: tuple[type[Op], ...] = (Embedding
             rows = derive(network, "reshape", [rows], f"{rows.name}.reshaped", shape=sizes(node.output))
         network.replace(node.output, rows)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def _lookup(node: Node) -> tuple[Value, Value, int]:
@@ -133,7 +134,7 @@ def moved(network: Network, log: Log) -> None:
         if isinstance(node.op, _MOVES) and all(v.kind == "parameter" for v in node.inputs) and _alone(node):
             network.replace(node.output, _moved(network, node))
             dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 _MOVES = (Slice, Reshape, Permute, Concat)
@@ -142,8 +143,8 @@ _MOVES = (Slice, Reshape, Permute, Concat)
 def _alone(node: Node) -> bool:
     """Whether all that is read of a node's weights are parts like this one, which together are no more than they."""
     several = [user for v in node.inputs for user in v.uses]
-    if not all(isinstance(n, int) for user in several if isinstance(user.op, Slice)
-               for n in (*user.op.starts, *user.output.shape)):  # fmt: skip
+    cuts = [user for user in several if isinstance(user.op, Slice)]
+    if not all(all_fixed((*user.op.starts, *user.output.shape)) for user in cuts):
         return False  # the first T rows of a table
     if isinstance(node.op, Slice) and any(step != 1 for step in node.op.strides):
         return False

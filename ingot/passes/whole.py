@@ -65,7 +65,7 @@ def whole(network: Network, log: Log) -> None:
         note(log, "whole", product, "sums int8, for floats alone read its sums")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
     network.remove_dead()  # what was made for sums that were left to integers after all
 
 

@@ -46,7 +46,7 @@ def written_out(network: Network, log: Log) -> None:
 
 def _each(network: Network, log: Log, find: Callable[[Node], Found | None]) -> None:
     """Replaces at every node what is found there."""
-    dead: dict[Node, None] = {}
+    dead: set[Node] = set()
     for node in list(network.nodes):
         if node in dead or len(node.outputs) != 1:
             continue
@@ -60,7 +60,7 @@ def _each(network: Network, log: Log, find: Callable[[Node], Found | None]) -> N
             new = found.make()
         note(log, found.name, node, "rewritten")
         network.replace(node.output, new)
-        dead.update(dict.fromkeys(detach(network, node, tuple(found.inside))))
+        dead.update(detach(network, node, tuple(found.inside)))
     network.remove(dead)
 
 

@@ -37,7 +37,7 @@ def zero_points(network: Network, log: Log) -> None:
         note(log, "zero points", node, "a second product")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
 
 
 def stored_zeros(network: Network) -> list[Value]:

@@ -227,6 +227,9 @@ def test_view_like_methods(net: Network) -> None:
     assert [p.shape[2] for p in x.split(4, -1)] == [4, 2] and [p.shape[1] for p in x.split([1, 3], 1)] == [1, 3]
     assert x.ndim() == x.rank() == 3 and x.size(-1) == 6 and x.size() == x.shape and x.numel() == 24 * Dim("T")
     assert x.is_dynamic() and x.is_dynamic(0) and not x.is_dynamic(1)
+    assert not x.is_fixed and not x.spec.is_fixed
+    fixed = x.sum(0)
+    assert fixed.is_fixed and fixed.spec.is_fixed and not fixed.is_dynamic()
     assert x.expand(2, -1, -1, -1).shape == (2, Dim("T"), 4, 6)
 
 
@@ -269,6 +272,23 @@ def test_remove_refuses_what_is_read(net: Network) -> None:
     _, (relu, *_) = chain(net)
     with pytest.raises(RuntimeError, match="is still read"):
         net.remove([relu])
+
+
+def test_remove_takes_any_iterable_and_a_node_more_than_once(net: Network) -> None:
+    x, (relu, neg, exp) = chain(net)
+    net.replace(exp.output, x)
+    net.remove(node for node in (neg, exp, neg, exp))
+    assert net.nodes == [relu] and not net.users(relu.output)
+    verify(net)
+
+
+def test_a_state_is_one_before_and_behind_what_writes_it(net: Network) -> None:
+    cache = net.state("kv.0", StateSpec("f32", heads=1, head_dim=4))
+    k = f32(net, "k", "T", 1, 4)
+    written = ops.kv_write(cache, k, k, net.input("slot", Spec(("T",), "int32")))
+    assert cache.is_state and written.is_state and not k.is_state and not net.absent.is_state
+    with pytest.raises(OpError, match="it has no shape"):
+        _ = written.is_fixed
 
 
 def test_remove_dead_keeps_state_writes(net: Network) -> None:

@@ -15,7 +15,6 @@ from ingot.dims import Dim
 from ingot.errors import IngotError, OpError
 from ingot.ir import OPS, Case, Network, Op, Spec
 from ingot.ir.interpret import interpret
-from ingot.ops.common import is_known
 from ingot.ops.spatial import at
 from tests.ops.check import assert_close, sample
 from tests.ops.draw import Draw
@@ -143,7 +142,7 @@ def test_engines_with_packed_weights(cls: type[Op], data: st.DataObject) -> None
 @pytest.mark.parametrize("cls", WEIGHTED, ids=[cls.name for cls in WEIGHTED])
 def test_engines_with_packed_weights_on_every_case(cls: type[Op]) -> None:
     for case in cls.cases:
-        if case.error is None and all(is_known(spec.shape) and spec.dtype is not dtypes.float64 for spec in case.specs):
+        if case.error is None and all(spec.is_fixed and spec.dtype is not dtypes.float64 for spec in case.specs):
             compare_with_parameters(cls, case, 0)
 
 

@@ -570,7 +570,7 @@ _AFTER = "it reads a result that ingot does not compute"
 
 
 def _known(spec: Any) -> bool:
-    return isinstance(spec, Spec) and all(isinstance(d, int) for d in spec.shape)
+    return isinstance(spec, Spec) and spec.is_fixed
 
 
 def _bytes(spec: Spec) -> int:

@@ -142,7 +142,7 @@ def with_integers(network: Network, weights: IntegerWeights) -> list[Remark]:
             new = _product(node, weights.forms[weight.name], made[weight], rows)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
-    network.remove(dict.fromkeys(dead))
+    network.remove(dead)
     network.remove_dead()
     return [_as_floats("something else than a product reads them", others)] if others else []
 

@@ -160,7 +160,7 @@ def _viewable(whole: TensorMeta, part: TensorMeta) -> bool | None:
         return whole.strides == part.strides
     if _runs(whole) == 1:
         return True
-    if not all(isinstance(d, int) for d in (*whole.sizes, *whole.strides, *part.sizes)):
+    if not dims.all_fixed((*whole.sizes, *whole.strides, *part.sizes)):
         return None
     if 0 in whole.sizes:
         return True

@@ -198,7 +198,7 @@ class _ConvTranspose(_Convolution):
         room = self._room(x, wanted)
         padding = tuple(r if isinstance(r, int) else s - 1 for r, s in zip(room, self.stride, strict=True))
         y = convolve(x, self.weight, self.bias, output_padding=padding, **arguments)
-        if all(isinstance(r, int) for r in room):
+        if dims.all_fixed(room):
             return y
         # The largest result, cut to what is asked for. A cut that starts before the first element is refused at run
         # time, so it starts at 0 only for a size within reach.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.frontends.onnx.table import MAX_MADE, Call, Unknown
@@ -48,7 +48,7 @@ def filled(call: Call, shape: Sequence[Dimension], value: Any, dtype: DType) -> 
 
 def size_tensor(call: Call, sizes: Sequence[Dimension]) -> Any:
     """Sizes as an int64 tensor [n]."""
-    if all(isinstance(n, int) for n in sizes):
+    if dims.all_fixed(sizes):
         return call.network.constant(np.array(sizes, np.int64))
     parts = [F.iota(size=1, start=n, dtype=dtypes.int64) for n in sizes]
     parts = [p if isinstance(p, Value) else call.network.constant(p) for p in parts]

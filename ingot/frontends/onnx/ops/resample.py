@@ -303,7 +303,7 @@ def _axes(
 
 def _of_one_ratio(x: Any, own: Sequence[Any], sizes: Sequence[Any], least: bool) -> tuple[list[Dimension], Any]:
     """The sizes that keep the ratios of one's own, and the scale: the least of those to the sizes, or the greatest."""
-    if all(isinstance(n, int) for n in (*own, *sizes)):
+    if dims.all_fixed((*own, *sizes)):
         ratio = (min if least else max)(to / size for size, to in zip(own, sizes, strict=True))
         return [math.floor(ratio * size + 0.5) for size in own], ratio
     targets = []
@@ -434,7 +434,7 @@ def roi_align(
         raise Unsupported(f"the mode {mode:.40} is not avg or max, or sampling_ratio {sampling_ratio} is below 0")
     half = coordinate_transformation_mode == "half_pixel" and call.version >= 16
     shift = 0.5 if half else 0.0
-    sizes_known = all(isinstance(size, int) for size in x.shape[2:])
+    sizes_known = dims.all_fixed(x.shape[2:])
     if mode == "avg" and (sampling_ratio == 0 or not sizes_known):
         images = F.reshape(cast(batch, x.dtype), (rois.shape[0], 1))
         both = (few(output_height), few(output_width))

@@ -247,7 +247,7 @@ def expand(x: Tensor, shape: Sizes) -> Result:
     rank = max(len(x.shape), len(shape))
     own = (1,) * (rank - len(x.shape)) + x.shape
     wanted = (1,) * (rank - len(shape)) + tuple(shape)
-    if all(isinstance(d, int) for d in (*own, *wanted)):
+    if dims.all_fixed((*own, *wanted)):
         return F.expand(x, broadcast(own, wanted))
     sizes = tuple(map(_either, own, wanted))
     for size, said in zip(sizes, wanted, strict=True):

@@ -222,7 +222,7 @@ def max_pool(
             best = F.max_pool(_real(x), kernel=over.kernel, stride=over.stride, pre_padding=over.before,
                               post_padding=over.after, dilation=over.dilation, ceil_mode=ceil_mode)  # fmt: skip
             return cast(best, x.dtype)
-    known = all(isinstance(n, int) for n in x.shape[2:])
+    known = dims.all_fixed(x.shape[2:])
     if indices and not known and storage_order == 0 and x.dtype.is_float and _fits(over) and _pools(over):
         best = F.max_pool(x, kernel=over.kernel, stride=over.stride, pre_padding=over.before,
                           post_padding=over.after, dilation=over.dilation, ceil_mode=ceil_mode)  # fmt: skip

@@ -156,7 +156,7 @@ def _smoothed(before: int, after: int, kernel: Callable[[Array], Array], reach: 
 def _smooth(x: Tensor, sizes: Sequence[Dimension], scales: Sequence[MaybeFloat], mode: str,
             align_corners: bool) -> Result:  # fmt: skip
     """By a product with a matrix of weights for each of the two dimensions."""
-    if not all(isinstance(n, int) for n in (*x.shape[2:], *sizes)):
+    if not dims.all_fixed((*x.shape[2:], *sizes)):
         y: Any = cast(x, dtypes.float32)
         for axis, (to, scale) in enumerate(zip(sizes, scales, strict=True), 2):
             y = smoothed(y, axis, to, mode, 1 / scale if scale is not None and scale > 0 else None, align_corners)
