@@ -24,8 +24,8 @@ from ingot.ir.expr import class_of
 from ingot.ops.lowering import Lowered
 from ingot.passes import pipeline
 from tests import nets
+from tests.kernels.every_kernel import CASES, STATE, Call
 from tests.kernels.support import session
-from tests.kernels.test_strides import CASES, STATE, Call
 from tools import kernels as page
 
 # The newest of each name: older versions stay in the native table for the engines that call them.

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx")
-
-from ingot.errors import IngotError  # noqa: E402
-from tests.frontends.test_onnx_sizes import INT64, engine, floats, node  # noqa: E402
+from ingot.errors import IngotError
+from tests.frontends.onnx_nets import INT64, engine, floats, node
 
 
 def test_a_slice_of_rows_reads_no_row_beside_it() -> None:

@@ -53,15 +53,16 @@ GROUPS = {
         "targets and their programs", ("ingot/backends/**/*.py",), 100,
         ("tests/backends", "tests/passes/test_program.py", "tests/engine/test_ops_run.py"),
         ("tests/passes", "tests/engine", "tests/native/test_planner.py", "tests/cli/test_run.py",
-         "tests/llm/test_llm.py", "tests/llm/test_plan.py", "tests/builder/test_refit_given.py",
-         "tests/builder/test_refit_shared.py"),
+         "tests/llm/test_llm.py", "tests/llm/test_llm_words.py", "tests/llm/test_llm_sources.py",
+         "tests/llm/test_plan.py", "tests/builder/test_refit_given.py", "tests/builder/test_refit_shared.py"),
     ),
     "serving": Group(
         "scheduler, KV cache and sampling",
         ("ingot/llm/scheduler.py", "ingot/llm/kv_cache.py", "ingot/llm/sampling.py"), 120,
         ("tests/llm/test_kv_cache.py", "tests/llm/test_scheduler.py", "tests/llm/test_scheduler_ahead.py",
          "tests/llm/test_sampling.py"),
-        ("tests/llm/test_prefix.py", "tests/llm/test_loop.py", "tests/llm/test_llm.py"),
+        ("tests/llm/test_prefix.py", "tests/llm/test_loop.py", "tests/llm/test_llm.py", "tests/llm/test_llm_words.py",
+         "tests/llm/test_llm_streams.py", "tests/llm/test_llm_sources.py"),
     ),
 }  # fmt: skip
 

@@ -1,0 +1,158 @@
+"""Cases of the table of ATen ops: scans, scatters, counts, sorted places, recurrent layers, windows, bags."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from tests.frontends.aten_cases import Cases, b, f, i, positive
+
+case = Cases()
+
+# --------------------------------------------------------------------------- scans, scatters, counts, sorted places
+case("cumprod.default", f(3, 4, 2), 1)
+case("cumprod.default", i(3, 9), 1)
+case("cumprod.default", f(40), 0, dtype=torch.float64)
+case("logcumsumexp.default", f(3, 40), -1)
+case("logcumsumexp.default", torch.tensor([-float("inf"), -float("inf"), 2, float("inf"), 1]), 0)
+case("cummax.default cummin.default", i(3, 40), 1)
+case("cummax.default cummin.default", torch.tensor([1.0, -0.0, 0.0, 3, float("nan"), 9, -9, float("nan"), 2]), 0)
+case("cummax.default cummin.default", f(30, 3, dtype=torch.bfloat16), 0)
+case("cummax.default cummin.default", b(9), 0)
+case("cummax.default cummin.default logcumsumexp.default", f(), 0)
+case("scatter.src", f(3, 5), 1, torch.tensor([[0, 4], [3, 1]]), f(3, 4))
+case("scatter.value", f(3, 5), -1, torch.tensor([[0, 4], [3, 1]]), 2.5)
+case("scatter.value", i(4), 0, torch.tensor([3, 0]), 7)
+case("scatter.value", b(4), 0, torch.tensor([3, 0]), True)
+case("scatter.value", f(), 0, torch.tensor(0), 7.0)
+case("scatter_add.default", f(6, 3), 0, i(20, 2, low=0), f(20, 3))
+case("scatter_add.default", i(6, dtype=torch.int32), 0, i(20, low=0), i(20, dtype=torch.int32))
+case("scatter_add.default", f(6, dtype=torch.float64), 0, i(20, low=0), f(20, dtype=torch.float64))
+for how in ("add", "multiply"):
+    case("scatter.reduce", f(6, 3), 0, i(9, 3, low=0), f(9, 3), reduce=how)
+    case("scatter.value_reduce", f(6, 3), 0, i(9, 3, low=0), 1.5, reduce=how)
+for how, own in itertools.product(("sum", "prod", "mean", "amax", "amin"), (True, False)):
+    case("scatter_reduce.two", f(6, 3), 0, i(9, 3, low=0), f(9, 3), how, include_self=own)
+    case("scatter_reduce.two", i(6, 3), 0, i(9, 3, low=0), i(9, 3), how, include_self=own)
+    if how != "sum":
+        case("index_reduce.default", f(6, 3), 0, i(9, low=0), f(9, 3), how, include_self=own)
+case("scatter_reduce.two", torch.tensor([0.0, 1]), 0, torch.tensor([0, 1]), torch.tensor([float("nan"), 3]), "amax")
+case("index_add.default", f(4, 6, 3), 1, i(9, low=0), f(4, 9, 3), alpha=2)
+case("index_add.default", i(6), 0, i(9, low=0, dtype=torch.int32), i(9))
+case("index_copy.default", f(4, 6, 3), -2, torch.tensor([5, 0, 2]), f(4, 3, 3))
+case("index_fill.int_Scalar", f(4, 6), 1, torch.tensor([5, -6]), -1)
+case("index_fill.int_Tensor", i(4, 6), 0, torch.tensor([3]), torch.tensor(7))
+case("put.default", f(4, 6), torch.tensor([[0, 23], [-2, 5]]), f(2, 2))
+case("put.default", f(4, 6), torch.tensor([0, 0, -24, 5]), f(4), True)
+case("masked_scatter.default", f(4, 6), b(4, 6), f(30))
+case("masked_scatter.default", f(6), b(4, 6), f(30))
+case("index_put.default", f(4, 5, 6), [torch.tensor([0, -1]), None, torch.tensor([[5], [2]])], f(2, 2, 5))
+case("index_put.default", f(4, 5, 6), [None, torch.tensor([0, -1, 3])], f(3, 6))
+case("index_put.default", f(4, 5, 6), [None, torch.tensor([0, 2]), torch.tensor([1, 1])], f(4, 2))
+case("index_put.default", f(4, 5), [torch.tensor([0, -4, 0]), torch.tensor([1])], f(3), True)
+case("index_put.default", i(4, 5), [torch.tensor([0, -4, 0])], i(5), True)
+case("index_put.default", b(4), [torch.tensor([0, 1, 0])], b(3), True)
+case("_unique2.default", i(4, 9), return_inverse=True, return_counts=True)
+case("_unique2.default", torch.tensor([1.0, float("nan"), -0.0, 0, float("nan"), -5]), True, True, True)
+case("_unique2.default", b(9), True, True, True)
+case("unique_consecutive.default", i(40, low=0, high=2), True, True)
+case("unique_consecutive.default", i(40, low=0, high=2), True, True, 0)
+case("unique_dim.default", i(40), 0, True, True, True)
+case("unique_dim.default", i(9, 5, low=0, high=2), 0, True, True, True)
+case("unique_consecutive.default", i(9, 2, low=0, high=2), True, True, 0)
+case("one_hot.default", i(4, 3, low=0), 6)
+case("bincount.default", i(40, low=0))
+SIGNS = torch.tensor([1.0, -1, 0.0, -0.0, float("inf"), -float("inf"), float("nan"), -2.5])
+case("signbit.default", SIGNS)
+case("signbit.default", i(4) - 2)
+case("copysign.Tensor", f(8), SIGNS)
+case("copysign.Scalar", f(4), -0.0)
+case("copysign.Tensor", i(3), f(3))
+case("fmax.default fmin.default", SIGNS, SIGNS.flip(0))
+case("fmax.default fmin.default", i(3), f(3))
+LARGE = torch.tensor([3e30, 0, 1e-30, float("inf"), 2, -3])
+case("hypot.default", LARGE, torch.tensor([4e30, 0, 1e-30, float("nan"), -1, 4]))
+case("round.decimals", 100 * f(9), decimals=2)
+case("round.decimals", 1000 * f(9), decimals=-2)
+case("special_round.default", 100 * f(9), decimals=1)
+case("addbmm.default", f(3, 5), f(2, 3, 4), f(2, 4, 5), beta=0.5, alpha=2)
+case("bilinear.default", f(2, 3, 4), f(2, 3, 5), f(6, 4, 5), f(6))
+case("kthvalue.default", f(4, 7), 3, 1)
+case("kthvalue.default", f(4, 7), 2, 0, True)
+NAN = torch.tensor([[1.0, 5, 2, 4], [3, float("nan"), 1, float("nan")], [float("nan")] * 4])
+case("median.dim", NAN, 1)
+case("median.dim", f(4, 5), 0, True)
+case("median.dim", i(3, 7), -1)
+case("nanmedian.dim", NAN[:2], 1)
+case("median.default nanmedian.default", f(4, 5))
+case("median.default nanmedian.default", NAN)
+case("repeat_interleave.self_Tensor", f(3, 4), torch.tensor([2, 0, 3]), 0)
+case("repeat_interleave.self_Tensor", f(3), torch.tensor([2]))
+case("linalg_vector_norm.default", f(3, 4), 3, [1])
+case("linalg_vector_norm.default", f(3, 4), 0)
+case("linalg_vector_norm.default", f(3, 4), float("-inf"), [0], True)
+case("histc.default", 2 * f(40), 7, -1, 2.5)
+case("histc.default", f(5, 8))
+case("histc.default", torch.full((3,), 2.5), 4)
+half = {"dtype": torch.bfloat16}  # the only type that torch exports it in
+case("_grouped_mm.default", f(9, 16, **half), f(4, 16, 8, **half), torch.tensor([2, 2, 5, 9], dtype=torch.int32))
+case("_grouped_mm.default", f(4, 8, 16, **half), f(16, 16, **half), torch.tensor([2, 2, 5, 16], dtype=torch.int32))
+case("_grouped_mm.default", f(3, 4, 16, **half), f(3, 16, 8, **half))
+case("bincount.default", i(40, low=0), f(40), 2)
+case("bincount.default", i(40, low=0), i(40), 20)
+case("take.default", f(4, 6), torch.tensor([[0, 23], [-2, 5]]))
+case("take_along_dim.default", f(4, 6), torch.tensor([[3, 0, 2]]), 1)
+case("take_along_dim.default", f(4, 6), torch.tensor([[3, 20, 2]]))
+case("bucketize.Tensor", f(3, 5), torch.tensor([-1.0, 0, 0, 1]))
+case("bucketize.Tensor", i(30), torch.arange(-3, 4), out_int32=True, right=True)
+case("bucketize.Scalar", 0, torch.arange(-3, 4), right=True)
+case("searchsorted.Tensor", f(3, 9).sort(-1)[0], f(3, 5))
+case("searchsorted.Tensor", f(9).sort(-1)[0], f(3, 5), side="right")
+case("searchsorted.Scalar", f(9).sort(-1)[0], 0.25)
+case("searchsorted.Tensor", torch.tensor([3.0, 1, 2]), f(5), sorter=torch.tensor([1, 2, 0]))
+
+# ---- recurrent layers and cells: gates of 6 units on 4 features ----
+FLAGS = (True, 1, 0.0, False, False, False)  # biases, layers, dropout, training, both directions, batch first
+for layer, gates in (("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
+    weights = [0.4 * f(6 * gates, n) for n in (4, 6)] + [f(6 * gates) for _ in range(2)]  # sums that grow lose digits
+    case(f"{layer}.input", f(5, 2, 4), f(1, 2, 6), weights, *FLAGS)
+    case(f"{layer}_cell.default", f(2, 4), f(2, 6), *weights)
+weights = [f(24, 4), f(24, 6), f(24), f(24)]
+case("lstm.input", f(5, 2, 4), [f(1, 2, 6), f(1, 2, 6)], weights, *FLAGS)
+case("lstm_cell.default", f(2, 4), [f(2, 6), f(2, 6)], *weights)
+
+case("_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec", f(2, 3, 9, 6), [4, 11], False, None)
+case("_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec", f(2, 3, 9, 6), None, False, [0.5, 1.7])
+case("_upsample_bilinear2d_aa.default _upsample_bicubic2d_aa.default", f(2, 3, 9, 6), [4, 3], True)
+
+# ------------------------------------------------------------------------------- windows, parts, distances, bags
+case("im2col.default", f(2, 3, 7, 8), [3, 2], [1, 2], [1, 1], [2, 1])
+case("im2col.default", f(3, 6, 6), [2, 2], [1, 1], [0, 0], [2, 2])
+case("col2im.default", f(2, 3 * 6, 32), [7, 8], [3, 2], [1, 2], [1, 1], [2, 1])
+case("col2im.default", f(12, 9), [6, 6], [2, 2], [1, 1], [0, 0], [2, 2])
+for offset in (0, 2, -1, 9):
+    case("diagonal.default", f(3, 4, 5), offset, 2, 0)
+case("linalg_diagonal.default", f(2, 3, 3), dim1=-2, dim2=-1)
+case("select_scatter.default", f(3, 4), f(3), 1, -2)
+case("slice_scatter.default", f(3, 7), f(3, 2), 1, 1, 6, 3)
+case("slice_scatter.default", f(5, 2), f(2, 2), 0, -2)
+for steps in (0, 1, 2, 7):
+    case("linspace.default", -1.0, 2, steps)
+case("linspace.default", 0, 9, 4, dtype=torch.float64)
+case("meshgrid.indexing", [f(3), f(4)], indexing="xy")
+case("meshgrid.default", [f(3), f(2), f(4)])
+case("meshgrid.indexing", [f(3), f(2), f(4)], indexing="ij")
+for p in (0.0, 1.0, 2.0, 3.0, float("inf")):
+    case("cdist.default", f(2, 5, 3), f(2, 4, 3), p)
+    case("pdist.default _pdist_forward.default", f(5, 3), p)
+case("_cdist_forward.default", f(5, 3), f(4, 3), 2.0, None)
+BAGS = (f(9, 4), i(7, low=0, high=9), torch.tensor([0, 2, 2, 5]))
+for mode in (0, 1, 2):
+    case("embedding_bag.padding_idx", *BAGS, False, mode, False, None, False, None)
+case("embedding_bag.default _embedding_bag.default _embedding_bag_forward_only.default", *BAGS, False, 0, False, f(7))
+case("embedding_bag.padding_idx", *BAGS, False, 0, False, None, True, None)
+for case_of in ("no_stats", "default"):
+    stats = () if case_of == "no_stats" else (f(3), positive(3))
+    case(f"_native_batch_norm_legit.{case_of}", f(4, 3, 5), f(3), f(3), *stats, case_of == "no_stats", 0.1, 1e-3)
+case("batch_norm.default", f(4, 3, 5), f(3), None, None, None, True, 0.1, 1e-3, True)
