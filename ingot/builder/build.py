@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,10 @@ from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
 from ingot.builder.blame import blame
 from ingot.builder.compile import Beside, Borrowed, Compiled, compile_network, header_of, make_tensors
+from ingot.builder.garbage import seldom_collected
 from ingot.builder.layers import empty_cache
 from ingot.builder.phases import Phases
+from ingot.builder.plans import Calibrate, Smooth
 from ingot.builder.summary import host_share, summary
 from ingot.engine.inputs import OTHER_SIZES, sizes_that_run
 from ingot.engine.session import Engine, load
@@ -51,8 +53,6 @@ from ingot.written import write_whole
 
 Array = np.ndarray[Any, Any]
 Feeds = Callable[[Engine], Mapping[str, Array]]
-Calibrate = Callable[[Network, Mapping[str, Array], Phases], "Calibrated"]  # of a network and its weights
-Smooth = Callable[[models.LoadedModel, Network, Phases], "Smoothed"]
 
 FILE = "file."
 BUILT = (".pt2", ".onnx")  # files of networks that have no adapters
@@ -68,25 +68,6 @@ class Debug:
 
     dump: str | os.PathLike[str] | None = None
     check: bool = False
-
-
-class Calibrated(NamedTuple):
-    """The plan of a network's layers in int8, inputs of the calibration, which the report is made on, and the program
-    by the plan with the tensors that it reads.
-    """
-
-    plan: Plan
-    feeds: Mapping[str, Array]
-    compiled: Compiled
-    tensors: dict[str, Array]
-
-
-class Smoothed(NamedTuple):
-    """A language model's network with smoothed rows, its new parameters' values, and what its config says of it."""
-
-    network: Network
-    values: Mapping[str, Array]
-    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -336,7 +317,7 @@ def _aliases(names: Mapping[str, str | None], network: Network) -> dict[str, Any
 
 def _build_torch(module: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
     name = type(module).__name__
-    with request.phases.phase("export"):
+    with request.phases.phase("export"), seldom_collected():
         if torch_export.is_program(module):
             if inputs is not None or dynamic is not None:
                 raise UserError("inputs and dynamic are for modules; an ExportedProgram has its own")
@@ -413,7 +394,10 @@ def _build_imported(
                 config["precision"] == "float32" and request.weights == AS_IS and request.calibrate is None
                 and not any(v.dtype in NARROW for v in imported.network.inputs)  # fed as float32 here
             )  # fmt: skip
-            other = engine if as_imported else _wide_engine(imported, "converted" in config)
+            wide = request.calibrate.wide if request.calibrate and network is imported.network else None
+            other = engine if as_imported else wide or accuracy.in_float32(
+                without_float64(imported.network) if "converted" in config else imported.network, imported.weights
+            )  # fmt: skip
             run, at_fault = other.session().run, partial(_blame, imported)
             found = compare(imported, name, opened, run, tried[0], at_fault, request.seed)
             found = replace(found, widened=not as_imported)
@@ -422,14 +406,6 @@ def _build_imported(
         engine.report = replace(engine.report, inputs=word, comparison=found)
         engine.seconds = request.phases.seconds
     return engine
-
-
-def _wide_engine(imported: Imported, converted: bool) -> Engine:
-    """The network in float32, for the comparison with its source."""
-    network = widen(without_float64(imported.network) if converted else imported.network)
-    compiled = compile_network(network)
-    tensors = make_tensors(compiled.stored, imported.weights)
-    return Engine.from_memory(header_of("network", {}, network, compiled), tensors, external_ops(network))
 
 
 def _blame(imported: Imported, feeds: Mapping[str, Array], tolerance: float) -> str:
@@ -519,8 +495,10 @@ def build_network(
             if adapter is not None:
                 weights = lora_adapter.Merged(weights, adapter)
                 wide = lora_adapter.Merged(wide, adapter, dtypes.float32)
-            if found is not None:
-                engine.report = accuracy.whole(network, engine, wide, found.feeds)
+            if calibrate is not None and found is not None:
+                engine.report = accuracy.whole(
+                    network, engine, calibrate.wide or accuracy.in_float32(network, wide), found.feeds
+                )
             else:
                 engine.report = accuracy.report(
                     network, engine, weights, wide, format, feeds=feeds, seed=seed, done=done

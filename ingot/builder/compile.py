@@ -5,7 +5,7 @@ recipes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from ingot.dtypes import DType
 from ingot.engine import file
 from ingot.errors import RecipeError
 from ingot.ir import Network, Value
-from ingot.ir.recipe import Recipe, ScalesError, evaluate
+from ingot.ir.recipe import Recipe, ScalesError, Small, evaluate
 from ingot.ir.text import to_json
 from ingot.ir.weight_format import AS_IS, WeightFormat
 from ingot.ops.external import external_ops
@@ -112,12 +112,12 @@ class _Lent(Borrowed):
         return self.seen[-1]
 
 
-def owned(recipe: Recipe, weights: Mapping[str, Array]) -> Array:
-    """What a recipe makes, in memory that no borrower's array shares."""
+def owned(recipe: Recipe, weights: Mapping[str, Array], small: Small | None = None) -> Array:
+    """What a recipe makes, in memory that no borrower's array shares. small: as `evaluate` takes it."""
     if not isinstance(weights, Borrowed):
-        return evaluate(recipe, weights)
+        return evaluate(recipe, weights, small)
     lent = _Lent(weights)
-    array = evaluate(recipe, lent)
+    array = evaluate(recipe, lent, small)
     return array.copy() if any(np.may_share_memory(array, one) for one in lent.seen) else array
 
 
@@ -132,36 +132,42 @@ def make_tensors(
     Raises RecipeError when a source has no value or the wrong shape, ScalesError with all the sources of scales that
     float16 does not hold.
     """
-    tensors: dict[str, Array] = {}
     faults: list[ScalesError] = []
+    alike: dict[str, list[str]] = {}  # the tensors of a weight, one after the other: its scales are made once
+    for name, value in stored.items():
+        alike.setdefault(name if value.kind == "constant" else recipe_of(value).sources[0], []).append(name)
 
-    def made(name: str) -> Array | None:
-        try:
-            return _tensor(name, stored[name], weights, shared)
-        except ScalesError as e:
-            faults.append(e)
-            return None
+    def made(names: Sequence[str]) -> dict[str, Array]:
+        small, found = Small(), {}
+        for name in names:
+            try:
+                found[name] = _tensor(name, stored[name], weights, shared, small)
+            except ScalesError as e:
+                faults.append(e)
+        return found
 
+    tensors: dict[str, Array] = {}
+    count = 0
     with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
-        for i, (name, array) in enumerate(zip(stored, pool.map(made, stored), strict=True), 1):
-            if array is not None:
-                tensors[name] = array
+        for names, found in zip(alike.values(), pool.map(made, alike.values()), strict=True):
+            tensors |= found
+            count += len(names)
             if done:
-                done(i, len(stored))
+                done(count, len(stored))
     if faults:
         raise ScalesError(str(faults[0]), frozenset().union(*(e.sources for e in faults)))
-    return tensors
+    return {name: tensors[name] for name in stored}
 
 
 def _tensor(
-    name: str, value: Value, weights: Mapping[str, Array], shared: MutableMapping[Recipe, Array] | None
+    name: str, value: Value, weights: Mapping[str, Array], shared: MutableMapping[Recipe, Array] | None, small: Small
 ) -> Array:  # fmt: skip
     if value.kind == "constant":
         return np.asarray(value.array, order="C")
     recipe = recipe_of(value)
     array = None if shared is None else shared.get(recipe)
     if array is None:
-        array = owned(recipe, weights)
+        array = owned(recipe, weights, small)
         if shared is not None:
             shared[recipe] = array
     kind: DType = value.dtype

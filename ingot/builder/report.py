@@ -26,7 +26,7 @@ from ingot.ops.external import external_ops
 from ingot.passes.masks import shows
 from ingot.passes.quantize import quantized
 from ingot.passes.sections import cut
-from ingot.passes.widen import NARROW, widen
+from ingot.passes.widen import NARROW, widen, widened
 from ingot.seeded import bools
 
 Array = np.ndarray[Any, Any]
@@ -113,16 +113,20 @@ def report(
     return Report("seeded" if feeds is None else "given", tuple(rows), outputs, same)
 
 
-def whole(network: Network, engine: Engine, wide: Mapping[str, Array], feeds: Mapping[str, Array]) -> Report:
-    """Compares the outputs of a calibrated engine with float32 on inputs of the calibration. Its layers are in its
-    config, each with the error that it makes alone."""
-    reference = widen(network)
-    compiled = compile_network(reference)
-    header = header_of("network", {}, reference, compiled)
-    other = Engine.from_memory(header, make_tensors(compiled.stored, wide), external_ops(reference))
+def whole(network: Network, engine: Engine, other: Engine, feeds: Mapping[str, Array]) -> Report:
+    """Compares the outputs of a calibrated engine with those of `other`, the network in float32, on inputs of the
+    calibration. Its layers are in its config, each with the error that it makes alone."""
     ours = engine.run(feeds)
-    theirs = other.run({v.name: _as(feeds[v.name], v.dtype) for v in reference.inputs})
+    theirs = other.session().run({v.name: _as(feeds[v.name], widened(v.dtype)) for v in network.inputs})
     return Report("calibration", (), tuple(row(name, ours[name], theirs[name]) for name in ours))
+
+
+def in_float32(network: Network, weights: Mapping[str, Array]) -> Engine:
+    """The engine of a network in which every narrow float is float32."""
+    network = widen(network)
+    compiled = compile_network(network)
+    header = header_of("network", {}, network, compiled)
+    return Engine.from_memory(header, make_tensors(compiled.stored, weights), external_ops(network))
 
 
 def _as(array: Array, dtype: dtypes.DType) -> Array:

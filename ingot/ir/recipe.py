@@ -17,7 +17,7 @@ The steps of all targets are in ir/steps/; a target's own stand beside its lower
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from reprlib import repr as brief
 from typing import Any
@@ -33,6 +33,7 @@ Shape = tuple[int, ...]
 Known = tuple[DType, Shape]  # what is known of a value before it exists
 
 ADAPTER = "lora."  # begins the names of sources that are an adapter's: `lora.<adapter>.<module>.A`
+SMALLER = 16  # times, than what it is made of: what is worth keeping for other recipes
 MAX_STEPS = 1 << 12  # that a recipe in a file may have: several for each expert of a layer
 MAX_CASTS = 4  # of a parameter, one after the other, that are followed; ingot writes two
 MAX_RANK = 64  # NumPy's
@@ -234,14 +235,56 @@ def combine(step_name: str, recipes: Sequence[Recipe], /, **args: Any) -> Recipe
     return Recipe(sources, tuple(steps))
 
 
-def evaluate(recipe: Recipe, parameters: Mapping[str, Array]) -> Array:
-    """The stored array. Intermediates go after their last use: a recipe needs little more memory than its result."""
-    last: dict[int, int] = {}
-    for i, call in enumerate(recipe.steps):
-        last.update(dict.fromkeys(call.inputs, i))
+class Small:
+    """What recipes made of one set of parameters and is much smaller than what it was made of, such as the scales of a
+    weight: for others that begin alike. One thread uses it at a time.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._arrays: dict[int, Array] = {}
+
+    def parts(self, recipe: Recipe) -> list[int]:
+        """A number for each value of a recipe, the same for what is made alike."""
+        found = [self._number(name) for name in recipe.sources]
+        for call in recipe.steps:
+            found.append(self._number(call.name, call.args, *(found[i] for i in call.inputs)))
+        return found
+
+    def _number(self, *made_by: Any) -> int:
+        return self._numbers.setdefault(made_by, len(self._numbers))
+
+    def get(self, part: int) -> Array | None:
+        """A copy of what was kept."""
+        return None if (array := self._arrays.get(part)) is None else array.copy()
+
+    def keep(self, part: int, result: Array, operands: Iterable[Array]) -> None:
+        """Keeps a copy of a result, if it is small."""
+        if SMALLER * result.size <= max(array.size for array in operands):
+            self._arrays[part] = result.copy()
+
+
+def evaluate(recipe: Recipe, parameters: Mapping[str, Array], small: Small | None = None) -> Array:
+    """The stored array. Intermediates go after their last use: a recipe needs little more memory than its result.
+
+    small: what earlier calls made of the same parameters; what this one makes is added.
+    """
     values: dict[int, Array] = {}
-    first_step = len(recipe.sources)
+    parts = [] if small is None else small.parts(recipe)
+    first_step, wanted = len(recipe.sources), {len(recipe.sources) + len(recipe.steps) - 1}
+    last: dict[int, int] = {}
+    for i, call in reversed(list(enumerate(recipe.steps))):
+        if (j := first_step + i) not in wanted:
+            continue
+        if small is not None and (known := small.get(parts[j])) is not None:
+            values[j] = known
+            continue
+        wanted.update(call.inputs)
+        for one in call.inputs:
+            last.setdefault(one, i)
     for i, call in enumerate(recipe.steps):
+        if (number := first_step + i) not in wanted or number in values:
+            continue
         for j in call.inputs:
             if j < first_step and j not in values:  # a source is read when it is needed, not before
                 values[j] = recipe._source(parameters, recipe.sources[j])
@@ -249,10 +292,12 @@ def evaluate(recipe: Recipe, parameters: Mapping[str, Array]) -> Array:
             result = call.step.apply([values[j] for j in call.inputs], **dict(call.args))
         except RecipeError as e:
             raise recipe._fault(i, e) from None
+        if small is not None:
+            small.keep(parts[number], result, (values[j] for j in call.inputs))
         for j in set(call.inputs):
             if last[j] == i:
                 del values[j]
-        values[first_step + i] = result
+        values[number] = result
     if not recipe.steps:
         return recipe._source(parameters, recipe.sources[0])  # type: ignore[no-any-return]
     return np.asarray(values[first_step + len(recipe.steps) - 1], order="C")

@@ -439,11 +439,16 @@ def weight_as_stored(weight: Array, node: Node) -> Array:
     op: Any = node.op
     outputs = 0 if isinstance(op, Conv) or (isinstance(op, Matmul) and op.transpose_b) else 1
     wide = np.moveaxis(weight.astype(np.float32), outputs, 0)
-    rows = wide.reshape(len(wide), -1)
-    scales = np.abs(rows).max(-1, keepdims=True) / np.float32(LIMIT)
+    return np.moveaxis(rows_as_stored(wide.reshape(len(wide), -1)).reshape(wide.shape), 0, outputs)
+
+
+def rows_as_stored(rows: Array, out: Array | None = None) -> Array:
+    """The same of its rows in float32, each of which is what an output sums over."""
+    whole: Array = np.abs(rows, out=out)
+    scales = whole.max(-1, keepdims=True) / np.float32(LIMIT)
     scales[scales == 0] = 1
-    whole = rows / scales
+    np.divide(rows, scales, out=whole)
     np.rint(whole, out=whole)
     np.clip(whole, -LIMIT, LIMIT, out=whole)
     whole *= scales
-    return np.moveaxis(whole.reshape(wide.shape), 0, outputs)
+    return whole

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ingot.backends.device import Device, device_of
-from ingot.builder.build import Calibrated, Debug, Request, build_network, built, conclude
+from ingot.builder.build import Debug, Request, build_network, built, conclude
+from ingot.builder.garbage import seldom_collected
 from ingot.builder.layers import Stored, network_of
 from ingot.builder.phases import Phases
+from ingot.builder.plans import Calibrated
 from ingot.engine import self_test
 from ingot.engine.session import Engine, load
 from ingot.errors import UserError
@@ -130,7 +132,7 @@ def quantize(
     if report_file is not None:
         check_name(report_file)
     calibration = Calibration(data, options, smooth is not None or kv != SAME, device_of(device))
-    with told(progress) as tell:
+    with told(progress) as tell, seldom_collected():
         request = Request(
             precision, report, None, 0, debug or Debug(), Phases(tell), calibrate=calibration,
             smooth=Smoothing(data, smooth, options.of_nets), kv=kv,
@@ -210,7 +212,8 @@ class Calibration:
         self.data, self.options, self.device = data, options, device
         self.timed = Device() if device.is_architecture else device  # where int8 is timed beside float
         self.of_llm = of_llm  # whether something was asked for that only a language model has
-        self.float: Engine | None = None  # once there is a plan, the engine that it is compared with, and its inputs
+        self.float: Engine | None = None  # what the engine by the plan is compared with, and inputs of both
+        self.wide: Engine | None = None  # the same where it is in float32
         self.feeds: Feeds = {}
         self.error: float | None = None  # of the plan's outputs, from those in float
         self.clipped: dict[str, float] = {}  # by layer the share of its input's values
@@ -229,6 +232,7 @@ class Calibration:
             why = "; ".join(dict.fromkeys(whys))[:300] or "it has no convolution and no product"
             raise UserError(f"network {network.name} has no layer that can be int8: {why}")
         with phases.phase("calibrate") as done:
+            self.float = make(network).engine  # first: what calibrates takes over most of its weights
             seen = Seen(ready, make, layers, self.options)
             seen.read(Batches(self.data, ready, self.options.batches), done)
         choices = seen.choices(whys, FIRST_METHOD if self.options.method == AUTO else self.options.method)
@@ -239,8 +243,9 @@ class Calibration:
                 f"int8: scales follow from only {seen.samples} sample(s); a few hundred, as the network will see them, "
                 "are usual"
             )
-        search = Search(network, make, ready, seen, self.options, phases)
-        self.float, self.feeds = search.float, seen.kept[0]
+        self.wide, self.feeds = None if seen.is_narrow else self.float, seen.kept[0]
+        with phases.phase("choose"):
+            search = Search(network, make, ready, seen, self.float, self.options, phases)
         if self.options.tune is not None:
             choices = self._tuned(search, choices, phases)
         plan = search.plan(choices)

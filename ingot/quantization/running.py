@@ -11,7 +11,7 @@ import numpy as np
 
 from ingot import dims
 from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
-from ingot.engine.session import Engine
+from ingot.engine.session import Engine, Session
 from ingot.errors import InputError, ValueFault
 from ingot.ir import F, Network, Value
 from ingot.ir.precision import unscoped
@@ -87,10 +87,14 @@ def samples_of(takes: Network | Engine, feeds: Feeds) -> int:
     return len(first) if first.ndim else 1
 
 
-def run(engine: Engine, feeds: Feeds, number: int) -> dict[str, Array]:
-    """One run on batch `number`, which a fault of the batch names."""
+def run(what: Engine | Session, feeds: Feeds, number: int) -> dict[str, Array]:
+    """One run on batch `number`, which a fault of the batch names.
+
+    Of an engine that is soon dropped a session: one that an engine keeps for its runs refers to it, so that both and
+    their memory stay until Python looks for cycles.
+    """
     try:
-        return engine.run(feeds)
+        return what.run(feeds)
     except (InputError, ValueFault) as e:
         raise type(e)(f"batch {number} of data: {e}") from None
 
@@ -106,14 +110,14 @@ class Taps:
 
     def __init__(self, network: Network, make: Maker, values: Sequence[Value]) -> None:
         self._network, self._make, self._values = network, make, values
-        self._engines: list[tuple[dict[str, str], Engine]] = []
+        self._sessions: list[tuple[dict[str, str], Session]] = []
 
     def run(self, feeds: Feeds, number: int) -> Iterator[dict[str, Array]]:
         """Some of the values at a time."""
-        if not self._engines:
-            self._engines = [self._engine(some) for some in self._rounds(feeds)]
-        for names, engine in self._engines:
-            found = run(engine, feeds, number)
+        if not self._sessions:
+            self._sessions = [self._session(some) for some in self._rounds(feeds)]
+        for names, session in self._sessions:
+            found = run(session, feeds, number)
             yield {name: _turned(found[label]) for label, name in names.items()}
 
     def _rounds(self, feeds: Feeds) -> Iterator[list[Value]]:
@@ -130,13 +134,13 @@ class Taps:
             total += count
         yield some
 
-    def _engine(self, values: Sequence[Value]) -> tuple[dict[str, str], Engine]:
+    def _session(self, values: Sequence[Value]) -> tuple[dict[str, str], Session]:
         network = clone(self._network)
         names = {f"tap.{i}": v.name for i, v in enumerate(values)}
         with unscoped():
             network.outputs = {label: _channels_last(network.values[name]) for label, name in names.items()}
         network.remove_dead()
-        return names, self._make(network).engine
+        return names, self._make(network).engine.session()
 
 
 def _channels_last(value: Value) -> Value:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ingot.builder.phases import Phases
-from ingot.engine.session import Engine
+from ingot.engine.session import Engine, Session
 from ingot.errors import UserError
 from ingot.ir import Network
 from ingot.ops.product import Matmul
 from ingot.ops.spatial import Conv, ConvTranspose
-from ingot.passes.calibrated import Choice, Layer, Plan, weight_as_stored
+from ingot.passes.calibrated import Choice, Layer, Plan, rows_as_stored
 from ingot.quantization.mixed import left_float
 from ingot.quantization.options import Metric, Options
 from ingot.quantization.ranges import AUTO
@@ -40,12 +40,12 @@ class Search:
     """Finds the plan: errors of layers, the budget, and whether correcting biases helps."""
 
     def __init__(
-        self, network: Network, make: Maker, ready: Network, seen: Seen, options: Options, phases: Phases
-    ) -> None:
-        self.network, self.make, self.ready = network, make, ready
+        self, network: Network, make: Maker, ready: Network, seen: Seen, in_float: Engine, options: Options,
+        phases: Phases,
+    ) -> None:  # fmt: skip
+        self.network, self.make, self.ready, self.float = network, make, ready, in_float
         self.values = Prepared(ready, make.weights)
         self.seen, self.options, self.phases = seen, options, phases
-        self.float = make(network).engine
         outputs = [given or run(self.float, seen.kept[i], i) for i, given in enumerate(seen.outputs)]
         self.all = Trial(seen.kept, outputs)
         self.few = self._first(CHOSEN_ON)
@@ -54,8 +54,10 @@ class Search:
         }  # fmt: skip
         if options.method == "percentile":
             self.facts["percentile"] = options.percentile
-        # By the best choices so far, and by those that they are tried with: what was made, and its outputs by batches.
+        # By the best choices so far, and by those that they are tried with: what was made, its session, and its outputs
+        # by batches.
         self._made: dict[tuple[Choice, ...], Made] = {}
+        self._sessions: dict[tuple[Choice, ...], Session] = {}
         self._found: dict[tuple[Choice, ...], dict[int, Mapping[str, Array]]] = {}
 
     def plan(self, choices: list[Choice]) -> Plan:
@@ -145,16 +147,19 @@ class Search:
         """How far the outputs by these choices are from those in float."""
         key = _key(choices)
         self._made[key] = made = self.made(choices)
+        if key not in self._sessions:
+            self._sessions[key] = made.engine.session()
         known = self._found.setdefault(key, {})
         for i, feeds in enumerate(trial.feeds):
             if id(feeds) not in known:
-                known[id(feeds)] = run(made.engine, feeds, i)
+                known[id(feeds)] = run(self._sessions[key], feeds, i)
         return differences([known[id(feeds)] for feeds in trial.feeds], trial.wanted)
 
     def _settled(self, choices: list[Choice]) -> list[Choice]:
         """The choices; of what was made for others nothing is kept."""
         kept = _key(choices)
         self._made = {key: made for key, made in self._made.items() if key == kept}
+        self._sessions = {key: session for key, session in self._sessions.items() if key == kept}
         self._found = {key: found for key, found in self._found.items() if key == kept}
         return choices
 
@@ -201,15 +206,20 @@ def _shift(weight: Array, layer: Layer, mean: Array) -> tuple[float, ...]:
     axis = 0 if isinstance(op, Conv) or (isinstance(op, Matmul) and op.transpose_b) else 1
     outputs = weight.shape[axis]
     inputs, groups = weight.shape[1 - axis], 1 if isinstance(op, Matmul) else op.groups
-    taps = weight.size // max(outputs * inputs, 1)
-    means = np.repeat(mean.reshape(groups, inputs), taps, axis=1)
+    summed = weight.size // max(outputs, 1)
+    means = np.repeat(mean.reshape(groups, inputs), summed // max(inputs, 1), axis=1)
     found = np.empty(outputs)
-    each = max(SHIFTED // max(inputs * taps, 1), 1)
+    each = max(SHIFTED // max(summed, 1), 1)
+    wide, stored, lost = (np.empty((min(each, outputs), summed), kind) for kind in (np.float32, np.float32, np.float64))
     for begin in range(0, outputs, each):
-        at = np.arange(begin, min(begin + each, outputs))
-        some = np.moveaxis(np.moveaxis(weight, axis, 0)[begin : begin + each], 0, axis)
-        lost = np.moveaxis(some.astype(np.float64) - weight_as_stored(some, layer.node), axis, 0).reshape(len(at), -1)
-        found[at] = np.einsum("ok,ok->o", lost, means[at * groups // outputs])
+        count = min(each, outputs - begin)
+        some = wide[:count]
+        some[...] = np.moveaxis(weight, axis, 0)[begin : begin + each].reshape(count, -1)
+        some -= rows_as_stored(some, stored[:count])  # exact in float32: one is 0, or they are within a factor of 2
+        lost[:count] = some
+        at = np.arange(begin, begin + count) * groups // outputs
+        each_mean = means[at] if groups > 1 else np.broadcast_to(means, (count, summed))
+        found[begin : begin + count] = np.einsum("ok,ok->o", lost[:count], each_mean)
     if isinstance(op, ConvTranspose):
         found /= math.prod(op.stride)
     return tuple(found.astype(np.float32).tolist())

@@ -46,7 +46,7 @@ class Seen:
         for i, mean in self.means.items():
             means.setdefault(self.layers[i].node.inputs[0].name, []).append(mean)
         read = [self.network.values[name] for name in means]
-        outputs = {} if self._is_narrow() else {label: v.name for label, v in self.network.outputs.items()}
+        outputs = {} if self.is_narrow else {label: v.name for label, v in self.network.outputs.items()}
         wanted = [self.network.values[name] for name in outputs.values()]
         taps = Taps(self.network, self._make, list(dict.fromkeys((*sources, *read, *wanted))))
 
@@ -72,7 +72,8 @@ class Seen:
                 self.samples += samples_of(self.network, feeds)
                 done(number + 1, batches.total or number + 2)
 
-    def _is_narrow(self) -> bool:
+    @property
+    def is_narrow(self) -> bool:
         """Whether values are narrower than float32: what is given as an output is rounded to them, and what a kernel
         hands on is not. So the outputs beside values inside are not quite those of the network alone."""
         return any(v.dtype in NARROW for v in self.network.values.values())

@@ -67,7 +67,8 @@ def sensitivity(
         flags = np.eye(len(part.layers), dtype=bool)
 
         def outputs(engine: Any, flag: Array, fed: Any = fed, switch: str = switch) -> list[dict[str, Array]]:
-            return [run(engine, {**feeds, switch: flag}, at) for at, feeds in enumerate(fed)]
+            session = engine.session()
+            return [run(session, {**feeds, switch: flag}, at) for at, feeds in enumerate(fed)]
 
         wanted = outputs(made.engine, np.zeros(len(part.layers), bool))
         for (i, layer, _), flag in zip(part.layers, flags, strict=True):

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot.builder.build import Smoothed
 from ingot.builder.layers import BLOCK
 from ingot.builder.phases import Phases
+from ingot.builder.plans import Smoothed
 from ingot.errors import CheckpointError, FileError, UserError, ValueFault
 from ingot.ir import Network
 from ingot.models.decoder import example_step

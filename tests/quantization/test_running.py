@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
+import itertools
+import weakref
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ingot
 from ingot.builder.build import Debug
 from ingot.builder.compile import compile_network, make_tensors
 from ingot.ir import F, Network, Spec
+from ingot.ir.recipe import STEPS, evaluate
 from ingot.passes.calibrated import Choice, Plan
-from ingot.quantization.running import Maker
+from ingot.passes.weights import recipe_of
+from ingot.quantization.running import Made, Maker, Taps
 
 Array = np.ndarray[Any, Any]
 
@@ -71,3 +78,48 @@ def test_a_plans_engine_is_that_of_a_build_that_lowers_again(tmp_path: Any) -> N
     ingot.quantize(network, data, weights=weights, debug=Debug(dump=tmp_path / "passes")).save(files[1])
     assert list((tmp_path / "passes").iterdir())
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_weights_scales_are_made_once_and_no_tensor_shares_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, weights = net()
+    stored = compile_network(network, plan=plan(0.1)).stored
+    recipes = {name: recipe_of(v) for name, v in stored.items() if v.kind == "parameter"}
+    apart = {name: evaluate(recipe, weights) for name, recipe in recipes.items()}
+    step, made = STEPS["scales"], []
+
+    def counted(arrays: Any, **args: Any) -> Array:
+        made.append(1)
+        return step.apply(arrays, **args)  # type: ignore[no-any-return]
+
+    monkeypatch.setitem(STEPS, "scales", dataclasses.replace(step, apply=counted))
+    tensors = make_tensors(stored, weights)
+    assert sum(any(call.name == "scales" for call in recipe.steps) for recipe in recipes.values()) > len(weights)
+    assert len(made) == len(weights)
+    assert list(tensors) == list(stored)
+    for name, array in apart.items():
+        np.testing.assert_array_equal(tensors[name], array, strict=True)
+    pairs = itertools.combinations([tensors[name] for name in recipes], 2)
+    assert not any(np.may_share_memory(a, b) for a, b in pairs)
+
+
+def test_an_engine_that_gave_values_inside_goes_with_its_taps() -> None:
+    network, weights = net()
+    engines = []
+
+    class Noted(Maker):
+        def __call__(self, network: Network, plan: Plan | None = None) -> Made:
+            made = super().__call__(network, plan)
+            engines.append(weakref.ref(made.engine))
+            return made
+
+    taps = Taps(network, Noted(weights), list(network.outputs.values()))
+    feeds = {"x": np.ones((2, 64), np.float32)}
+    gc.collect()
+    gc.disable()
+    try:
+        assert [list(found) for found in taps.run(feeds, 0)] == [[v.name for v in network.outputs.values()]]
+        assert [one() is not None for one in engines] == [True]
+        del taps
+        assert [one() is not None for one in engines] == [False]
+    finally:
+        gc.enable()

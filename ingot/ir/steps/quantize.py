@@ -28,8 +28,7 @@ from ingot.ir.steps.check import is_dtype, is_finite, is_int, is_whole, one
 
 SCALES = (dtypes.float32, dtypes.float16)
 FLOAT16_ERROR = np.float32(2.0**-7)  # of a row's largest scale: what rounding its scales to float16 may change
-AT_ONCE = 1 << 20  # elements of a weight that are widened at a time; bounds the float32 intermediates …
-FITTED_AT_ONCE = 1 << 16  # … and so do these, which stay in a core's cache while they are read again and again
+AT_ONCE = 1 << 16  # elements of a weight that are widened at a time: what is made of them stays in a core's cache
 TRIED = (-1.0, -0.5, 0.0, 0.5, 1.0)  # what is added to the limit that the largest magnitude is divided by
 PARTS = (1.04, 1.0, 0.96, 0.92, 0.88, 0.84, 0.8)  # of a range with its ends, what its integers are spread over
 
@@ -70,24 +69,22 @@ def _require_scales(weight: Known, scales: Known, group: int, limit: int) -> Non
     require(scales[0] in SCALES and scales[1] == shape, f"its scales are {scales[0].name}{list(scales[1])}")
 
 
-def _blocks(weight: Array, group: int, at_once: int = AT_ONCE) -> Iterator[tuple[slice, Array]]:
-    """Rows of a weight as float32 [rows, groups, group], a few at a time."""
+def _blocks(weight: Array, group: int) -> Iterator[tuple[slice, Array]]:
+    """Rows of a weight as float32 [rows, groups, group], a few at a time, which may be written to."""
     rows = weight.reshape(-1, weight.shape[-1])
-    step = max(1, at_once // weight.shape[-1])
+    step = max(1, AT_ONCE // weight.shape[-1])
     for begin in range(0, len(rows), step):
         some = slice(begin, begin + step)
         wide = rows[some].astype(np.float32)
         yield some, wide.reshape(len(wide), -1, group or weight.shape[-1])
 
 
-def _scales_apply(
-    arrays: Sequence[Array], group: int, limit: int, *, of: Callable[[Array, int], Array], at_once: int = AT_ONCE
-) -> Array:
+def _scales_apply(arrays: Sequence[Array], group: int, limit: int, *, of: Callable[[Array, int], Array]) -> Array:
     """What `of` gives for the groups of a few rows at a time."""
     (weight,) = arrays
     found = np.empty(scales_shape(weight.shape, group), np.float32)
     flat = found.reshape(-1, found.shape[-1])
-    for rows, wide in _blocks(weight, group, at_once):
+    for rows, wide in _blocks(weight, group):
         flat[rows] = of(wide, limit)
     return found
 
@@ -192,9 +189,12 @@ def _quantize_apply(arrays: Sequence[Array], dtype: str, group: int, limit: int)
     flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1], 1).astype(np.float32)
     added = zeros[0].reshape(by_row.shape).astype(np.float32) if zeros else None
     for rows, wide in _blocks(weight, group):
-        whole = np.rint(wide / by_row[rows])
-        whole = np.clip(whole if added is None else whole + added[rows], -limit, most)
-        flat[rows] = whole.reshape(len(whole), -1).astype(np.int8).astype(found.dtype)
+        np.divide(wide, by_row[rows], out=wide)
+        np.rint(wide, out=wide)
+        if added is not None:
+            wide += added[rows]
+        np.clip(wide, -limit, most, out=wide)
+        flat[rows] = wide.reshape(len(wide), -1).astype(np.int8).astype(found.dtype, copy=False)
     return found
 
 
@@ -233,10 +233,9 @@ def _float16_apply(arrays: Sequence[Array]) -> Array:
 
 
 _GROUPS = {"group": is_int, "limit": is_int}
-_searched = partial(_scales_apply, at_once=FITTED_AT_ONCE)
 register(Step("scales", 1, _scales_infer, partial(_scales_apply, of=_largest), _GROUPS))
-register(Step("fitted_scales", 1, _scales_infer, partial(_searched, of=_fitted), _GROUPS))
-register(Step("ranged_scales", 1, _scales_infer, partial(_searched, of=_ranged), _GROUPS))
+register(Step("fitted_scales", 1, _scales_infer, partial(_scales_apply, of=_fitted), _GROUPS))
+register(Step("ranged_scales", 1, _scales_infer, partial(_scales_apply, of=_ranged), _GROUPS))
 register(Step("centred_zeros", 1, _zeros_infer, _zeros_apply, _GROUPS))
 register(Step("float16_scales", 1, _float16_infer, _float16_apply, {}))
 _QUANTIZE = {"dtype": is_dtype, **_GROUPS}
