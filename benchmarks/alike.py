@@ -32,13 +32,13 @@ def alike() -> Iterator[None]:
             drawn[key] = draw(weights, name)
         return drawn[key]
 
-    def makes(name: str, value: Any, weights: Any, shared: Any) -> Any:
+    def makes(name: str, value: Any, weights: Any, shared: Any, small: Any) -> Any:
         if value.kind == "constant":
-            return make(name, value, weights, shared)
+            return make(name, value, weights, shared, small)
         recipe = recipe_of(value)
         key = (recipe.steps, tuple(id(weights[source]) for source in recipe.sources), str(value.spec))
         if key not in made:
-            made[key] = make(name, value, weights, shared)
+            made[key] = make(name, value, weights, shared, small)
         return made[key]
 
     def reads(reader: Any, value: Any) -> Any:
