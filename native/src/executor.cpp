@@ -5,12 +5,41 @@
 #include <chrono>
 #include <cstdio>
 
+#include "micro_batches.h"
+
 namespace ingot {
 namespace {
 
 /// A worker that knows its step, so that a report can say where.
 struct RegionWorker final : Worker {
   int step = 0;
+};
+
+/// A step's views as one of the workers has them.
+class OwnViews {
+ public:
+  void take(const StagePlan& plan, const Step& step, int worker) {
+    in_ = plan.at(step.in);
+    out_ = plan.at(step.out);
+    if (worker == 0) return;
+    in_ = moved(plan, step.in, worker, views_);
+    out_ = moved(plan, step.out, worker, views_ + step.in.count);
+  }
+  std::span<const TensorView> in() const { return in_; }
+  std::span<const TensorView> out() const { return out_; }
+
+ private:
+  TensorView views_[kMostOfGroup];
+  std::span<const TensorView> in_, out_;
+
+  static std::span<const TensorView> moved(const StagePlan& plan, ViewRange range, int worker, TensorView* to) {
+    for (std::uint32_t i = 0; i < range.count; ++i) {
+      to[i] = plan.views[range.first + i];
+      const std::uint64_t apart = plan.apart[range.first + i];
+      if (apart != 0) to[i].data = to[i].as<std::byte>() + apart * static_cast<std::uint64_t>(worker);
+    }
+    return {to, range.count};
+  }
 };
 
 std::uint64_t now() {
@@ -45,10 +74,18 @@ void Worker::fail(const char* what) const {
 void Region::run() { pool->run(work, this); }
 
 std::uint64_t Region::waited(std::size_t step) const {
-  const std::size_t all = busy.size() / steps.size(), workers = steps[step].worker < 0 ? all : 1;
+  const std::size_t all = busy.size() / steps.size(), workers = steps[step].group < 0 ? all : 1;
   std::uint64_t longest = all == 1 ? nanoseconds[step] : 0;  // one meets nobody
   for (std::size_t worker = 0; worker < workers; ++worker) longest = std::max(longest, busy[worker * steps.size() + step]);
   return nanoseconds[step] - std::min(longest, nanoseconds[step]);
+}
+
+/// Whether a worker that comes to a step of a group runs it; `group` is the last one that it took, which may come later. Groups are taken in
+/// their order, so one that it is beyond has been taken. Between red zones one worker runs all, for these are around its memory.
+bool Region::takes(const Step& step, int worker, int& group) {
+  if constexpr (kRedZones) return worker == 0;
+  if (group < step.group) group = free_group.fetch_add(1, std::memory_order_relaxed);
+  return group == step.group;
 }
 
 void Region::work(void* context, int index) {
@@ -62,6 +99,8 @@ void Region::work(void* context, int index) {
   together.local = own;
   together.region = alone.region = context;
   alone.shared = own;
+  OwnViews views;
+  int group = -1;  // the last one that it took
   const bool profiling = !region.nanoseconds.empty();
   if (profiling) together.barrier();  // waking the workers is no part of the first call
   std::uint64_t before = profiling ? now() : 0;
@@ -71,13 +110,14 @@ void Region::work(void* context, int index) {
       if (index == 0) region.zones->begin_step(plan, step, region.arena, together.count);
       together.barrier();
     }
-    if (step.worker < 0) {
+    if (step.group < 0) {
       together.step = i;
       step.kernel->run(plan.at(step.in), plan.at(step.out), together);
-    } else if (step.worker == index) {
+    } else if (region.takes(step, index, group)) {
       alone.step = i;
       alone.local = own + step.shared;
-      step.kernel->run(plan.at(step.in), plan.at(step.out), alone);
+      views.take(plan, step, index);
+      step.kernel->run(views.in(), views.out(), alone);
     }
     const std::uint64_t done = profiling ? now() : 0;
     if (step.meets || kRedZones) together.barrier();

@@ -1,5 +1,6 @@
 // Runs steps of a plan in one parallel region: every worker goes through the steps of all together, with a barrier after each, and
-// through those that are its own, with one barrier behind them all.
+// through those of groups of images, each of which it takes or leaves to others, with one barrier behind them all. A worker that others
+// slow down, or whose core is slower, takes fewer of them.
 #pragma once
 
 #include <atomic>
@@ -29,15 +30,17 @@ struct Region {
   std::span<std::uint64_t> nanoseconds;  // by step, when profiling; else empty
   std::span<std::uint64_t> busy;         // of them: by worker and step, until the worker was done with it
   RedZones* zones;
+  std::atomic<int> free_group{0};  // the first one that no worker has taken
   Fault fault;
 
   /// Returns when every worker is done; `fault.step` then says whether all steps ran.
   void run();
-  /// Of a step's nanoseconds: those in which every worker was done with it, or not at it yet. Steps of one worker alone count
+  /// Of a step's nanoseconds: those in which every worker was done with it, or not at it yet. Steps of groups count
   /// as the first worker knows them, which measures.
   std::uint64_t waited(std::size_t step) const;
 
  private:
+  bool takes(const Step& step, int worker, int& group);
   static void work(void* context, int worker);
 };
 

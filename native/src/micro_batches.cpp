@@ -14,6 +14,7 @@ constexpr std::int64_t kCacheOfWorker = std::int64_t{2} << 20;  // bytes of what
 constexpr std::int64_t kBytesOfCall = std::int64_t{1} << 16;  // that memory moves while workers meet for one call more
 constexpr std::int64_t kCostOfWeights = 4;  // of a byte of weights that is read again; products wait for it, and few rows use it
 constexpr std::int64_t kFewRows = 64;  // below which a product takes as long as its weights are read: workers then share these
+constexpr std::int64_t kEnoughRows = 256;  // for each byte of a value, from which on weights come while others are multiplied
 constexpr std::int64_t kMostParts = 64;  // of what a stream has, or of half a batch
 
 /// A call that may run in micro-batches.
@@ -60,7 +61,7 @@ class Finder {
   std::optional<Candidate> candidate_of(int index) const {
     const Kernel* kernel = loaded_.kernels[static_cast<std::size_t>(index)].get();
     const Call& what = call(index);
-    if (kernel == nullptr || !what.binds.empty() || what.in.size() > 64) return std::nullopt;
+    if (kernel == nullptr || !what.binds.empty() || what.in.size() + what.out.size() > kMostOfGroup) return std::nullopt;
     std::vector<TensorView> in, out;
     for (int operand : what.in) {
       if (program_.buffer(operand).kind == BufferKind::state) return std::nullopt;
@@ -134,9 +135,20 @@ class Finder {
     }
   }
 
+  /// A worker has more than one group of images, so that others take some of a slower one's: but not in the last calls, where products of
+  /// so few rows would wait for their weights.
   void keep(const Choice& best) {
-    found_.push_back({best.first, best.end, candidate(best.first).images, best.each, best.streams, {}});
-    for (int c = best.first; c < best.end; ++c) found_.back().operands.push_back(candidate(c).operands);
+    const std::int64_t own = candidate(best.first).images / best.streams, half = (own + 1) / 2;
+    int cut = best.first;
+    for (int c = best.first; c < best.end && best.streams > 1 && best.each > half; ++c)
+      if (half * rows_of(view(call(c).out[0])) >= kEnoughRows * static_cast<std::int64_t>(size_of(view(call(c).out[0]).dtype))) cut = c + 1;
+    if (cut > best.first) add(best.first, cut, half, best.streams);
+    if (cut < best.end) add(cut, best.end, best.each, best.streams);
+  }
+
+  void add(int first, int end, std::int64_t each, int streams) {
+    found_.push_back({first, end, candidate(first).images, each, streams, {}});
+    for (int c = first; c < end; ++c) found_.back().operands.push_back(candidate(c).operands);
   }
 
   /// The calls of [first, end) that gain most, one behind the other. Most programs hand on nothing that leaves the caches, or all of a
@@ -186,10 +198,10 @@ class Finder {
       if (!has(candidate(index).operands, i)) {
         weights += bytes;
       } else if (written_from(first, in[i]) && bytes > cache_) {
-        // An image that is too large for one worker's caches may fit into those of all.
+        // What is made of several images takes half of the caches. An image that is too large for one worker's caches may fit into those of all.
         const std::int64_t image = bytes / part.images;
         const bool least = part.each == 1 && (part.streams == 1 || image > cache_);
-        if (least || image * part.each <= cache) handed += bytes;
+        if (least || image * part.each <= (part.each > 1 ? cache / 2 : cache)) handed += bytes;
       }
     }
     const std::int64_t rows = part.each * rows_of(view(call(index).out[0]));

@@ -1,6 +1,6 @@
 // Micro-batches: where each image of a batch is computed by itself, calls may run for a few images, one call after the
 // other, and then for the next few. What they hand on stays in the caches then, and takes the memory of few images. Where
-// there are as many images as workers, each worker takes images of its own through all these calls before it meets the others.
+// there are as many images as workers, each worker takes groups of images through all these calls before it meets the others.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,17 @@
 
 namespace ingot {
 
+constexpr std::size_t kMostOfGroup = 64;  // operands and results of a call that runs for some images
+
 /// Calls [first_call, end_call) that run for `each` images at a time.
 struct MicroBatches {
   int first_call = 0, end_call = 0;
   std::int64_t images = 0;  // of the batch: the first dimension of their results
   std::int64_t each = 0;
-  int streams = 1;  // so many run side by side, each by one worker; or 1: all workers share each of them
+  int streams = 1;  // so many run side by side, each by one worker, whichever is free; or 1: all workers share each of them
   std::vector<std::uint64_t> operands;  // by call, of its operands: bit i says that operand i has a part for each image
 
-  /// Images of each stream; those that are left over are run by all workers together, after the others.
+  /// Images of each stream, where workers are equally fast; those that are left over are run by all workers together, after the others.
   std::int64_t own() const { return images / streams; }
   /// How often a worker comes to a call, and how often it does so with all others.
   std::int64_t rounds() const { return parts_of(own()) + parts_of(images % streams); }

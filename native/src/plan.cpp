@@ -62,6 +62,7 @@ class Planner {
   std::vector<MicroBatches> batches_;
   std::vector<Replacement> replaced_;
   std::vector<std::int64_t> inner_;  // by buffer that holds few images at a time: the bytes of all such of one stream; else -1
+  int groups_ = 0;
   std::uint64_t shared_ = 0, local_ = 0;
 
   static std::size_t slot(int buffer) { return static_cast<std::size_t>(buffer); }
@@ -332,6 +333,7 @@ class Planner {
       }
     }
     plan_.views.reserve(views);
+    plan_.apart.reserve(views);
     plan_.relocations.reserve(views);
     plan_.steps.reserve(steps);
   }
@@ -339,21 +341,21 @@ class Planner {
   /// Some images of a batch, for which calls run.
   struct Images {
     std::int64_t first, count;
-    std::int64_t stream;  // whose memory holds what the calls hand on
-    int worker;           // that runs them alone, or -1
+    int group;  // that one worker runs alone, or -1
   };
 
   void add_view(int buffer, ViewRange& range, const Images* images = nullptr) {
     const int base = program_.base(buffer);
     const Buffer& owner = program_.buffer(base);
     TensorView view = buffers_[static_cast<std::size_t>(buffer)];
-    std::int64_t within = view_offset_[static_cast<std::size_t>(buffer)] * bytes_of(view.dtype);
+    std::int64_t within = view_offset_[static_cast<std::size_t>(buffer)] * bytes_of(view.dtype), apart = 0;
     if (images != nullptr) {
       const std::int64_t block = inner_[static_cast<std::size_t>(base)];
-      const std::int64_t before = block < 0 ? images->first * view.stride[0] * bytes_of(view.dtype) : images->stream * block;
+      const std::int64_t before = block < 0 ? images->first * view.stride[0] * bytes_of(view.dtype) : 0;
       within += before;
       if (view.data != nullptr) view.data = view.as<std::byte>() + before;
       view.shape[0] = images->count;
+      if (images->group >= 0) apart = std::max<std::int64_t>(block, 0);
     }
     if (owner.kind == BufferKind::input && program_.is_body) {
       const auto input = std::find(program_.inputs.begin(), program_.inputs.end(), base) - program_.inputs.begin();
@@ -364,8 +366,13 @@ class Planner {
       plan_.relocations.push_back({static_cast<std::uint32_t>(plan_.views.size()), on,
                                    (in_arena ? plan_.offsets[static_cast<std::size_t>(base)] : 0) + static_cast<std::uint64_t>(within)});
     }
-    plan_.views.push_back(view);
+    push_view(view, apart);
     ++range.count;
+  }
+
+  void push_view(const TensorView& view, std::int64_t apart) {
+    plan_.views.push_back(view);
+    plan_.apart.push_back(static_cast<std::uint64_t>(apart));
   }
 
   void add_entering() {
@@ -385,24 +392,24 @@ class Planner {
         plan_.wholes.push_back(whole_of(next));
         ask(plan_.wholes.back());  // what does not fit together may fit in parts
       }
-      const std::int64_t apart = part.streams > 1 ? part.own() * part.streams : 0;
+      const std::int64_t own = part.streams > 1 ? part.own() : 0, apart = own * part.streams;
       const std::size_t first_step = plan_.steps.size();
-      for (int stream = 0; apart > 0 && stream < part.streams; ++stream)
-        add_images(part, {part.own() * stream, part.own(), stream, stream}, first_whole);
+      // Smaller groups come last, for whoever is done with the others.
+      for (std::int64_t done = 0; done < own; done += part.each)
+        for (int stream = 0; stream < part.streams; ++stream)
+          add_images(part, {stream * own + done, std::min(part.each, own - done), groups_++}, first_whole);
       if (plan_.steps.size() > first_step) plan_.steps.back().meets = true;
-      if (apart < part.images) add_images(part, {apart, part.images - apart, 0, -1}, first_whole);
+      for (std::int64_t done = apart; done < part.images; done += part.each)
+        add_images(part, {done, std::min(part.each, part.images - done), -1}, first_whole);
     }
     for (; next < stage_.end_call; ++next) add_step(next);
   }
 
-  /// The steps for these images, few at a time.
-  void add_images(const MicroBatches& part, const Images& all, int first_whole) {
-    for (std::int64_t done = 0; done < all.count; done += part.each) {
-      const Images some{all.first + done, std::min(part.each, all.count - done), all.stream, all.worker};
-      for (int c = part.first_call; c < part.end_call; ++c) {
-        const int at = c - part.first_call;
-        add_step(c, &some, part.operands[static_cast<std::size_t>(at)], first_whole + at);
-      }
+  /// The steps for these images.
+  void add_images(const MicroBatches& part, const Images& some, int first_whole) {
+    for (int c = part.first_call; c < part.end_call; ++c) {
+      const int at = c - part.first_call;
+      add_step(c, &some, part.operands[static_cast<std::size_t>(at)], first_whole + at);
     }
   }
 
@@ -414,7 +421,7 @@ class Planner {
     step.kernel = loaded_.kernels[static_cast<std::size_t>(index)].get();
     const auto show = [&](const std::vector<int>& buffers, ViewRange& range) {
       range = {static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(buffers.size())};
-      for (int buffer : buffers) plan_.views.push_back(buffers_[static_cast<std::size_t>(buffer)]);
+      for (int buffer : buffers) push_view(buffers_[static_cast<std::size_t>(buffer)], 0);
     };
     show(call.in, step.in);
     show(call.out, step.out);
@@ -428,8 +435,8 @@ class Planner {
     step.call = index;
     step.kernel = loaded_.kernels[static_cast<std::size_t>(index)].get();
     step.whole = whole;
-    if (images != nullptr) step.worker = images->worker;
-    step.meets = step.worker < 0;
+    if (images != nullptr) step.group = images->group;
+    step.meets = step.group < 0;
     step.in.first = static_cast<std::uint32_t>(plan_.views.size());
     for (std::size_t i = 0; i < call.in.size(); ++i) add_view(call.in[i], step.in, i < 64 && (parts >> i & 1) != 0 ? images : nullptr);
     step.out.first = static_cast<std::uint32_t>(plan_.views.size());
@@ -439,7 +446,7 @@ class Planner {
     if (step.kernel != nullptr) {
       const Scratch scratch = ask(step);
       const std::uint64_t shared = align_up(scratch.shared);
-      if (step.worker < 0) shared_ = std::max(shared_, shared);
+      if (step.group < 0) shared_ = std::max(shared_, shared);
       else step.shared = shared;
       local_ = std::max<std::uint64_t>(local_, step.shared + align_up(scratch.per_thread));
     }
@@ -458,7 +465,7 @@ class Planner {
   /// The working memory that a kernel needs, where it can do what it is asked.
   Scratch ask(const Step& step) const {
     try {
-      return step.kernel->plan(plan_.at(step.in), plan_.at(step.out), step.worker < 0 ? request_.threads : 1);
+      return step.kernel->plan(plan_.at(step.in), plan_.at(step.out), step.group < 0 ? request_.threads : 1);
     } catch (const Refused& refused) {
       const Call& call = program_.calls[static_cast<std::size_t>(step.call)];
       throw Error(code::kernel_refused, call.name + " in " + quote(call.where) + ": " + refused.what());

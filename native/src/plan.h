@@ -24,9 +24,9 @@ struct Step {
   ViewRange in, out;
   std::uint32_t bodies = 0;  // of a control call: its first one in StagePlan::bodies
   int whole = -1;            // of a step for some images of a batch: what it is a part of, in StagePlan::wholes
-  int worker = -1;           // the one that runs it alone; -1: all together
+  int group = -1;            // of images that one worker runs alone, whichever comes first, counted upwards; -1: all together
   bool meets = true;         // whether all workers meet behind it
-  std::uint64_t shared = 0;  // of a worker alone: bytes at the front of its working memory that stand for what workers share
+  std::uint64_t shared = 0;  // of a group: bytes at the front of the worker's working memory that stand for what workers share
 };
 
 /// A view whose memory is known only by the run: on which base it lies, and where. Bases are the arenas by stage, then the memory of
@@ -49,7 +49,8 @@ struct StagePlan {
   std::vector<std::int64_t> dims;      // by node of the program's table
   std::vector<std::uint64_t> bytes;    // by buffer
   std::vector<std::uint64_t> offsets;  // by buffer, of this and earlier stages
-  std::vector<TensorView> views;
+  std::vector<TensorView> views;       // as the first worker has them
+  std::vector<std::uint64_t> apart;    // by view: bytes from one worker's memory to the next one's, of what a group hands on
   std::vector<Relocation> relocations;  // by base
   std::vector<Step> steps;
   std::vector<Step> wholes;  // calls that run in several steps, each for some images; their views have no memory

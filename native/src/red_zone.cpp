@@ -91,16 +91,16 @@ void RedZones::close(std::span<const TensorView> views) {
 
 void RedZones::begin_step(const StagePlan& plan, const Step& step, std::byte* arena, int workers) {
   const auto in = plan.at(step.in), out = plan.at(step.out);
-  const bool alone = step.worker >= 0;
+  const bool alone = step.group >= 0;
   const Scratch scratch = step.kernel->plan(in, out, alone ? 1 : workers);
   open_memory(arena, plan.arena_bytes);
   before_.assign(arena, arena + plan.shared_offset);
   blocks_.assign(1, {arena + plan.shared_offset, alone ? 0 : scratch.shared, plan.local_offset - plan.shared_offset});
   for (int i = 0; i < workers; ++i) {
     std::byte* const own = arena + plan.local_offset + plan.local_bytes * static_cast<std::uint64_t>(i);
-    if (step.worker == i) blocks_.push_back({own, scratch.shared, step.shared});
-    const bool works = !alone || step.worker == i;
-    const std::uint64_t before = step.worker == i ? step.shared : 0;
+    const bool works = !alone || i == 0;
+    const std::uint64_t before = alone && works ? step.shared : 0;
+    if (before != 0) blocks_.push_back({own, scratch.shared, step.shared});
     blocks_.push_back({own + before, works ? scratch.per_thread : 0, plan.local_bytes - before});
   }
   for (const Block& block : blocks_) {

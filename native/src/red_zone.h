@@ -49,7 +49,7 @@ class RedZones {
   /// The session itself reads or writes these.
   void open(std::span<const TensorView> views);
   void close(std::span<const TensorView> views);
-  /// Around one call, by one worker while the others wait.
+  /// Around one call, by one worker while the others wait. Groups of images are run by the first worker.
   void begin_step(const StagePlan& plan, const Step& step, std::byte* arena, int workers);
   void end_step(const StagePlan& plan, const Step& step, std::byte* arena, int workers);
 

@@ -267,6 +267,8 @@ void Runner::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps
   region.arena = bases_[static_cast<std::size_t>(stage)];
   region.pool = &ThreadPool::get(together_.threads);
   region.zones = &zones_;
+  const auto group = std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.group >= 0; });
+  region.free_group = group == steps.end() ? 0 : group->group;
   if (together_.profile != nullptr) {
     const auto workers = static_cast<std::size_t>(region.pool->threads());
     nanoseconds_.assign(steps.size() * (workers + 1), 0);

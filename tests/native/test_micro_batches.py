@@ -126,10 +126,10 @@ def test_random_programs(seed: int) -> None:
             np.testing.assert_array_equal(found, drawn.wanted[name], err_msg=name)
 
 
-def sums(length: int, rows: int = ROWS) -> Program:
+def sums(length: int, rows: int = ROWS, columns: int = COLUMNS) -> Program:
     """Sums of x with itself, each call's result for the next one alone."""
     p = Program(symbol("N", 1))
-    shape: list[Any] = ["N", rows, COLUMNS]
+    shape: list[Any] = ["N", rows, columns]
     y = p.input("x", shape)
     for i in range(length):
         y = p.binary("add", y, y, shape, f"sum.{i}")
@@ -139,11 +139,11 @@ def sums(length: int, rows: int = ROWS) -> Program:
 
 @pytest.mark.parametrize("batch", [16, 64])
 def test_what_calls_hand_on_takes_the_memory_of_few_images(batch: int) -> None:
-    """Of 8 images, which are 2 MiB, two at a time; and of all of them the input and the result."""
+    """Of 4 images, which are 1 MiB, two at a time; and of all of them the input and the result."""
     session = session_of(sums(5))
     x = numbers(batch, ROWS, COLUMNS)
     np.testing.assert_array_equal(session.run({"x": x})["y"], 32 * x)
-    assert session.planned({"N": batch})["buffers"] == 2 * (batch + 8) * IMAGE * 4 + 5 * _native.RED_ZONE
+    assert session.planned({"N": batch})["buffers"] == 2 * (batch + 4) * IMAGE * 4 + 5 * _native.RED_ZONE
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -155,7 +155,28 @@ def test_each_worker_has_memory_for_its_own_images(threads: int, left_over: int)
     x = numbers(batch, ROWS, COLUMNS)
     np.testing.assert_array_equal(session.run({"x": x})["y"], 32 * x)
     zones = (3 + 2 * threads) * _native.RED_ZONE
-    assert session.planned({"N": batch})["buffers"] == 2 * (batch + 8 * threads) * IMAGE * 4 + zones
+    assert session.planned({"N": batch})["buffers"] == 2 * (batch + 4 * threads) * IMAGE * 4 + zones
+
+
+@pytest.mark.parametrize(("rows", "each"), [(1024, 2), (512, 2), (256, 4)])
+def test_a_worker_has_two_groups_of_images_where_these_have_enough_rows(rows: int, each: int) -> None:
+    """So that others take one of a slower worker's; of few rows all four of its images stay together."""
+    session = session_of(sums(5, rows, 64), threads=2)
+    x = numbers(8, rows, 64)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], 32 * x)
+    zones = (3 + 2 * 2) * _native.RED_ZONE
+    assert session.planned({"N": 8})["buffers"] == 2 * (8 + 2 * each) * rows * 64 * 4 + zones
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_whoever_takes_a_group_no_bit_shows_it(threads: int) -> None:
+    """Which worker takes which images is another matter in each run."""
+    session = session_of(rows(), threads)
+    x = numbers(4 * threads, ROWS, COLUMNS)
+    first = session.run({"x": x})
+    for _ in range(20):
+        for name, value in session.run({"x": x}).items():
+            np.testing.assert_array_equal(value, first[name], err_msg=name)
 
 
 def test_an_image_that_is_too_large_for_one_worker_is_shared() -> None:
