@@ -128,6 +128,50 @@ INGOT_INLINE void end_bytes(const RowsEnd& end, Vec (&a)[R][2], int row) {
   else store_all(Flag<false>());
 }
 
+/// The same where they become bfloat16: scales, a number of each row, biases, a residual, and a lower limit.
+template <int R>
+INGOT_INLINE void end_halves(const RowsEnd& end, Vec (&a)[R][2], int row) {
+  const Chain& chain = end.chain;
+  const std::int64_t first = end.first_row + row;
+  const auto each = [&](int link, auto step) __attribute__((always_inline)) {
+    if (link < 0) return;
+    Vec shared[2];
+    load_shared(end.extra(link), end.column, shared);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = step(a[r][c], shared[c]);
+    }
+  };
+  const auto added = [](Vec v, Vec w) __attribute__((always_inline)) { return v + w; };
+  each(0, [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
+  if (chain.factor >= 0) {
+    const TileOperand& factors = *end.extra(chain.factor);
+    const float* from = (const float*)factors.data + first * factors.row_stride;
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += factors.row_stride) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] * broadcast(*from);
+    }
+  }
+  each(chain.shifts[0], added);
+  each(chain.shifts[1], added);
+  if (chain.residual >= 0) {
+    const TileOperand& residual = *end.extra(chain.residual);
+    const bfloat16* from = (const bfloat16*)residual.data + first * residual.row_stride + end.column;
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + load(from + c * kLanes);
+    }
+  }
+  if (chain.links[chain.count - 1].step == Step::max) {
+    const Vec low = load(chain.links[chain.count - 1].constant);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = max_nan(a[r][c], low);
+    }
+  }
+  const TileOperand& out = end.job->epilogue.out;
+  bfloat16* y = (bfloat16*)out.data + first * out.row_stride + end.column;
+  INGOT_UNROLL for (int r = 0; r < R; ++r, y += out.row_stride) {
+    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(y + c * kLanes, a[r][c]);
+  }
+}
+
 /// How weights lie: as the kind reads them, or as 4 or 8 numbers to a word, which become what it reads in registers.
 template <class Kind, bool Groups>
 struct AsRead {
@@ -275,7 +319,7 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
       }
     }
     if constexpr (C == 2 && kEndsBounded) {
-      if (sums.to == nullptr) return end_bytes(*p.end, a, sums.row);
+      if (sums.to == nullptr) return p.end->halves ? end_halves(*p.end, a, sums.row) : end_bytes(*p.end, a, sums.row);
     }
   } else if constexpr (C == 2) {
     if (sums.to == nullptr) return end_tile<typename Kind::Source>(*p.end, a, sums.row);

@@ -49,18 +49,20 @@ constexpr std::int64_t kPackedBytes = kPanel * 4;
 /// accumulators are finished by one epilogue. What is packed of x and a group's accumulators share L2 (AMX: 2 MiB). Rows of up
 /// to `kept` values in all are packed once for all groups; of more, a block at a time for each group, then of `wide` units. With
 /// at most two blocks of k the epilogue weighs more: `shallow` units, whose accumulators it finds in L1.
-/// With k over kLong a pass has fewer rows, `long_rows`, and its groups as many more units.
+/// With k over kLong a pass has fewer rows, `long_rows`, and its groups as many more units. With less k, but more than a line of values, and
+/// weights that stay in L2, it has at most `near_rows`, if that is not 0: what is packed of them then stays in L1.
 struct Blocking {
   int rows, long_rows, depth, shallow, group, wide;
   std::int64_t kept;
+  int near_rows = 0;
 };
 constexpr Blocking kVectorBlocking = {128, 128, 128, 2, 8, 24, 1 << 17};  // x packed as float32
 constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products, and int8 without VNNI
 constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 16, 1 << 19};    // AMX
-constexpr Blocking kQuadBlocking = {512, 128, 512, 4, 4, 6, 1 << 19};     // int8
+constexpr Blocking kQuadBlocking = {512, 128, 512, 4, 4, 6, 1 << 19, 56};  // int8
 constexpr Blocking kTileQuadBlocking = {512, 512, 512, 8, 8, 8, 1 << 20};  // int8 on AMX
 constexpr Blocking kNibbleBlocking = {512, 128, 512, 4, 4, 6, 1 << 19};   // int8 with weights of 4 bits
-constexpr std::int64_t kLong = 640;
+constexpr std::int64_t kLong = 640, kLine = 64, kNearWeights = 256 << 10;
 
 /// Most k of a product of int8: sums of so many products of -128 and -128 fit into int32.
 constexpr std::int64_t kMostInt8 = (std::int64_t{1} << 31) / (128 * 128) - 1;
@@ -132,6 +134,10 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return 
 
 /// Most rows of a pass.
 constexpr int pass_rows(Blocking blocking, std::int64_t k) { return k > kLong ? blocking.long_rows : blocking.rows; }
+/// The same beside weights of so many bytes, which may be fewer.
+constexpr int pass_rows(Blocking blocking, std::int64_t k, std::int64_t weights) {
+  return blocking.near_rows != 0 && k > kLine && k <= kLong && weights <= kNearWeights ? blocking.near_rows : pass_rows(blocking, k);
+}
 
 /// Whether the packed rows of a pass are kept for all groups.
 constexpr bool keeps_rows(Blocking blocking, std::int64_t rows, std::int64_t k) { return rows * k <= blocking.kept; }

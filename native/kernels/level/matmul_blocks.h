@@ -26,6 +26,7 @@ struct RowsEnd {
   // What most layers end with, for a register tile of a whole panel: all but `out` may be missing.
   bool direct;
   bool bytes;  // int8: the chain is what most such layers end with; then each panel says whether it is direct
+  bool halves;  // the same of bfloat16, and every whole panel is
   TileOperand bias, residual, out;
   const float* low;            // 16 times: values are at least this
 
@@ -257,7 +258,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     if (product.end != nullptr) {
       end->column = column + panel * kPanel;
       end->width = smaller(product.panels * kPanel, job.columns - end->column);
-      if constexpr (Kind::integers) end->direct = end->bytes && end->width == kPanel && end->is_bounded_panel();
+      if constexpr (Kind::integers) end->direct = end->width == kPanel && (end->halves || (end->bytes && end->is_bounded_panel()));
     }
     Kind::multiply(product);
     panel = next_panel, block = next_block;
@@ -294,6 +295,13 @@ INGOT_INLINE bool ends_bytes(const RowsEnd& end) {
          is(chain.shifts[0], DType::float32) && is(chain.shifts[1], DType::float32) && is(chain.residual, DType::int8);
 }
 
+/// The same with biases of any float, a number of each row and a residual of bfloat16, which gives bfloat16.
+INGOT_INLINE bool ends_halves(const RowsEnd& end) {
+  const Chain& chain = end.chain;
+  return kEndsBounded && chain.rows != nullptr && !chain.gelu && !chain.ending.present && end.job->epilogue.out.dtype == DType::bfloat16 &&
+         end.job->places == nullptr && (chain.residual < 0 || end.extra(chain.residual)->dtype == DType::bfloat16);
+}
+
 /// Whether the block products can end the job's rows: with a chain of the sums of one part.
 template <class Kind>
 INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
@@ -303,7 +311,7 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
   for (int i = 0; i < job.epilogue.extra_count; ++i) in[1 + i] = job.epilogue.extras[i];
   end.job = &job;
   if (!chain_of(job.epilogue.code, in, job.epilogue.out, end.chain)) return false;
-  if constexpr (Kind::integers) end.bytes = ends_bytes(end), end.direct = false;
+  if constexpr (Kind::integers) end.bytes = ends_bytes(end), end.halves = ends_halves(end), end.direct = false;
   else end.direct = sizeof(typename Kind::Source) > 1 && is_direct<typename Kind::Source>(job, end);
   return true;
 }
@@ -312,14 +320,14 @@ template <class Kind>
 INGOT_INLINE void run_job(const MatmulJob& job) {
   RowsEnd end;
   const bool ended = ends_rows<Kind>(job, end);
-  const int most = pass_rows(Kind::blocking, job.k);
-  const std::int64_t passes = (job.rows + most - 1) / most;
   PassSizes sizes;
   const bool same = job.packing == Packing::same;
   const std::int64_t depth = same ? Kind::w_depth : packed_depth(job.packing), bytes = same ? Kind::w_bytes : kPackedBytes;
   sizes.panel_bytes = (job.k + depth - 1) / depth * bytes;
   sizes.block_bytes = Kind::blocking.depth / depth * bytes;
   sizes.blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
+  const int most = pass_rows(Kind::blocking, job.k, job.units * job.parts * sizes.panel_bytes);
+  const std::int64_t passes = (job.rows + most - 1) / most;
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     const std::int64_t first_row = job.rows * pass / passes;
     const std::int64_t rows = job.rows * (pass + 1) / passes - first_row;
