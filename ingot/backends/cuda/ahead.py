@@ -30,12 +30,12 @@ from ingot.backends.cuda.devices import require_float8
 from ingot.backends.cuda.driver import Architecture, architecture
 from ingot.backends.cuda.executor import CudaExecutor
 from ingot.backends.cuda.kernel_files import SUFFIX, Kernel, Source, read, taken
-from ingot.backends.cuda.launch_shapes import EXPANDED_ROWS, ROWS, TILE_ROWS, power
+from ingot.backends.cuda.launch_shapes import EXPANDED_ROWS, ROWS, TILE_ROWS
 from ingot.backends.cuda.net_calls import Call, net_program
 from ingot.backends.cuda.net_executor import NetExecutor
 from ingot.backends.cuda.net_forms import prepared
 from ingot.backends.cuda.net_target import NET
-from ingot.backends.cuda.steps import MOST_ROWS, columns_of
+from ingot.backends.cuda.steps import MOST_REQUESTS, MOST_TOKENS, Size, columns_of, requests_of, tokens_of
 from ingot.backends.cuda.weights import arranged
 from ingot.backends.device import CUDA, Opening
 from ingot.backends.torch_executor import Loaded, lowered
@@ -188,7 +188,10 @@ def _trace(torch: Any, engine: Any, entry: str, sizes: Callable[[int], Mapping[s
         return
     require_float8(torch.cuda.get_device_capability(device), network)
     steps = CudaExecutor(torch, device, arranged(torch, loaded), opening)
-    for shapes in _steps(network, engine.config["context_length"]):
+    wide = columns_of(-(-engine.config["context_length"] // CUDA.limits.block_size))
+    for size in _sizes(wide):
+        steps.trace_step(size, CHOICES)
+    for shapes in _prompts(network):
         steps.trace(shapes, CHOICES)
 
 
@@ -202,20 +205,31 @@ def _loaded(torch: Any, network: Network, device: Any) -> Loaded:
     return Loaded(network, tensors, 0)
 
 
-def _steps(network: Network, context: int) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Shapes of steps, of which each launches something that others do not: one row a request, in each padded number
-    of rows and width of the table; prompts, by how kernels take their rows, and by their rows of logits."""
-    wide = columns_of(-(-context // CUDA.limits.block_size))
-    rows = [1 << i for i in range(power(MOST_ROWS).bit_length())]
-    few = [*range(1, ROWS + 1), *(n + 1 for n in rows if ROWS <= n < MOST_ROWS)]
+_ROWS = [1 << i for i in range(MOST_REQUESTS.bit_length())]
+_FEW = [*range(1, ROWS + 1), *(n + 1 for n in _ROWS if ROWS <= n < TILE_ROWS)]  # rows that kernels take each in its way
+
+
+def _sizes(wide: int) -> Iterator[Size]:
+    """Of captured steps, those of which each launches something that others do not: one row a request, in each number
+    of rows and width of the table; prompts, in each number of tokens, and of requests and their logits."""
     columns = 64
     while columns <= wide:
-        for count in rows:
-            yield _shapes(network, count, count, columns, count)
+        for count in _ROWS:
+            yield Size(count, count, count, columns, True)
         columns *= 8
-    for count in (*few, TILE_ROWS + 1, EXPANDED_ROWS + 1):
+    most = requests_of(MOST_REQUESTS)
+    for tokens in sorted({tokens_of(count) for count in range(1, MOST_TOKENS + 1)}):
+        yield Size(tokens, most, 0, 64, False)
+    for requests in (n for n in _ROWS if n == requests_of(n)):
+        for tokens in (16, 128, MOST_TOKENS):
+            yield Size(tokens, requests, requests, 64, False)
+
+
+def _prompts(network: Network) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Shapes of steps that are not captured: prompts, by how kernels take their rows, and by their rows of logits."""
+    for count in (*_FEW, TILE_ROWS + 1, EXPANDED_ROWS + 1):
         yield _shapes(network, max(count, 2), 1, 2, 1)
-    for count in few[1:]:
+    for count in _FEW[1:]:
         yield _shapes(network, TILE_ROWS + 1, 1, 2, count)
 
 

@@ -338,8 +338,9 @@ def prefill_attention(
 ):  # fmt: skip
     """Attention of several rows a request over cached tokens, their own included, into out [T, HEADS, D].
 
-    tiles: int32 [n, 2], a request and the first of its rows that a program has. A program has the BM // group next
-    rows, and of these the query heads of one of the cache's heads, so that every key is read once for all of them.
+    tiles: int32 [n, 2], a request and the first of its rows that a program has; −1 and 0 for one with nothing to do. A
+    program has the BM // group next rows, and of these the query heads of one of the cache's heads, so that every key
+    is read once for all of them.
     """
     after_others(DEPENDENT)
     tile = tl.program_id(0)
@@ -348,9 +349,10 @@ def prefill_attention(
     ROWS: tl.constexpr = BM // GROUP
     request = tl.load(tiles + 2 * tile)
     first = tl.load(tiles + 2 * tile + 1)
-    begin = tl.load(query_start + request)
-    rows = tl.load(query_start + request + 1) - begin
-    context = tl.load(context_len + request)
+    somebody = request >= 0
+    begin = tl.load(query_start + request, mask=somebody, other=0)
+    rows = tl.load(query_start + request + 1, mask=somebody, other=0) - begin
+    context = tl.load(context_len + request, mask=somebody, other=0)
     line = tl.arange(0, BM)
     at = tl.arange(0, D)
     number = first + line // GROUP

@@ -1,8 +1,9 @@
 """An executor of networks on an NVIDIA GPU: kernels of our own where there are some, torch forms elsewhere.
 
-A step of a language model with one row a request is padded to a power of two of rows, captured once as a CUDA graph
-for each kind of choice that is made of its logits, and replayed: its first kernel reads its inputs in memory of the
-host, its last one writes the tokens there. Whatever else is asked for runs call by call.
+A step of a language model is padded to one of few sizes, captured as a CUDA graph for each kind of choice that is
+made of its logits, and replayed: its first kernel reads its inputs in memory of the host, its last one writes the
+tokens there. Steps of prompts are captured when their size comes again. Large ones, and whatever else is asked for, run
+call by call.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from ingot.backends.cuda.faults import checks_of, faulty
 from ingot.backends.cuda.kernel_calls import KernelCalls, Prompts
 from ingot.backends.cuda.last_rows import LastRows, last_rows
 from ingot.backends.cuda.launch import Launcher
-from ingot.backends.cuda.launch_shapes import power, tiles_of
+from ingot.backends.cuda.launch_shapes import tiles_of
 from ingot.backends.cuda.net_executor import open_net
 from ingot.backends.cuda.operands import Rows, unpacked
 from ingot.backends.cuda.program import Attention, Call, Experts
-from ingot.backends.cuda.steps import MOST_ROWS, PADDING, SLOTS, Graphs, Step, columns_of, layout_of
+from ingot.backends.cuda.steps import PADDING, SLOTS, Graphs, Size, Step
 from ingot.backends.cuda.transfer import Inputs, Transfer, arrays_of
 from ingot.backends.cuda.weights import Arranged, arranged
 from ingot.backends.device import Choice, Chosen, Opening
 from ingot.backends.torch_device import package
 from ingot.backends.torch_executor import TorchExecutor, item_of, load, typed_errors
 from ingot.errors import MemoryLimitError, UserError
-from ingot.ir import Node, Op, StateSpec, Value
+from ingot.ir import Node, Op, Value
 from ingot.ir.interpret import learn
 from ingot.ops.conversion import Dequantize
 from ingot.ops.in_torch import call, check, known, out_of_memory, to_tensor
@@ -86,7 +87,8 @@ class CudaExecutor(TorchExecutor):
         self._chooser = Chooser(torch, device, self._launcher)
         self._transfer = Transfer(torch, device)
         self._graphs = Graphs(torch)
-        self._steps: dict[tuple[int, int, Kind | None], Step | None] = {}  # None: there was no memory for it
+        self._steps: dict[tuple[Size, Kind | None], Step | None] = {}  # None: there was no memory for it
+        self._met: set[tuple[Size, Kind | None]] = set()  # steps of prompts
         names = {v.name for v in self._network.inputs}
         attentions = [c for c in made.calls if isinstance(c, Attention)]
         self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
@@ -101,36 +103,41 @@ class CudaExecutor(TorchExecutor):
         self._last_rows = last_rows(self._network, made.calls) if self._foreseen else None
 
     def trace(self, shapes: Mapping[str, tuple[int, ...]], kinds: Sequence[Kind] = ()) -> None:
-        """Makes the calls of a run with inputs of these shapes, and those that choose its tokens, for somebody who
-        looks at what is launched: the inputs hold nothing. A step of one row a request is as it is captured.
+        """Makes the calls of a run, call by call, with inputs of these shapes, and those that choose its tokens, for
+        somebody who looks at what is launched: the inputs hold nothing.
         """
         torch, device = self._torch, self._device
         sizes = self._sizes({v.name: np.empty(shapes[v.name], np.int32) for v in self._network.inputs})
-        rows, requests = shapes["token_ids"][0], shapes["context_len"][0]
-        each = rows == requests <= MOST_ROWS
+        rows = shapes["token_ids"][0]
         with self._alone():
-            if each:
-                layout = layout_of([v.name for v in self._network.inputs], rows, shapes["block_table"][1])
-                ring = torch.empty((SLOTS, layout.words), dtype=torch.int32, device=device)
-                inputs = Inputs.of(torch, device, layout, ring)
-                outputs, words = self._captured_calls(inputs, sizes), inputs.tensors
-            else:
-                found = {name: torch.empty(shape, dtype=torch.int32, device=device) for name, shape in shapes.items()}
-                found["token_ids"] = self._chooser.follow(found["token_ids"], torch.empty_like(found["token_ids"]))
-                given = {v: found[v.name] for v in self._network.inputs}
-                tiles = {g: torch.empty((1, 2), dtype=torch.int32, device=device) for g in self._groups}
-                prompts = None if rows == requests else Prompts(tiles, rows)
-                outputs = self._calls(given, sizes, None, None, prompts, self._few(rows, len(found["logit_rows"])))
-                count = len(outputs.get("logits", ()))
-                words = {n: torch.empty(count, dtype=getattr(torch, d), device=device) for n, d in WORDS.items()}
-            logits = outputs.get("logits", ())
-            for kind in kinds if len(logits) else ():
-                self._chooser.choose(logits, words, kind, words.get("results"))
+            found = {name: torch.empty(shape, dtype=torch.int32, device=device) for name, shape in shapes.items()}
+            found["token_ids"] = self._chooser.follow(found["token_ids"], torch.empty_like(found["token_ids"]))
+            given = {v: found[v.name] for v in self._network.inputs}
+            tiles = {g: torch.empty((1, 2), dtype=torch.int32, device=device) for g in self._groups}
+            narrow = self._few(rows, len(found["logit_rows"]))
+            outputs = self._calls(given, sizes, None, None, Prompts(tiles, rows), narrow)
+            count = len(outputs.get("logits", ()))
+            words = {n: torch.empty(count, dtype=getattr(torch, d), device=device) for n, d in WORDS.items()}
+            self._trace_choices(outputs, words, kinds)
+
+    def trace_step(self, size: Size, kinds: Sequence[Kind] = ()) -> None:
+        """The same of a step as it is captured."""
+        torch, device = self._torch, self._device
+        layout = size.layout([v.name for v in self._network.inputs], self._groups)
+        ring = torch.empty((SLOTS, layout.words), dtype=torch.int32, device=device)
+        inputs = Inputs.of(torch, device, layout, ring)
+        with self._alone():
+            self._trace_choices(self._captured_calls(inputs, size), inputs.tensors, kinds)
+
+    def _trace_choices(self, outputs: Mapping[str, Any], words: Mapping[str, Any], kinds: Sequence[Kind]) -> None:
+        logits = outputs.get("logits", ())
+        for kind in kinds if len(logits) else ():
+            self._chooser.choose(logits, words, kind, words.get("results"))
 
     # ------------------------------------------------------------------------------------------------------------ runs
     def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
         with self._there():
-            if out is None and self._captures and self._step_rows(feeds):
+            if out is None and self._captures and self._size(feeds):
                 with self._alone():
                     waits = self._launched(feeds, None)
                 return dict(waits().outputs)
@@ -206,18 +213,16 @@ class CudaExecutor(TorchExecutor):
 
         return wait
 
-    def _step_rows(self, feeds: Mapping[str, Array]) -> int:
-        """How many rows a step of one row a request is padded to; 0 for any other run."""
+    def _size(self, feeds: Mapping[str, Array]) -> Size | None:
+        """What a step with these inputs is padded to; None for any other run."""
         if not self._decodes or feeds.keys() != {v.name for v in self._network.inputs}:
-            return 0
-        start, tokens = feeds["query_start"], len(feeds["token_ids"])
-        one_each = 0 < tokens <= MOST_ROWS and np.array_equal(start, np.arange(tokens + 1))
-        fits = one_each and len(feeds["logit_rows"]) <= tokens and not len(feeds.get("hidden_rows", ()))
-        return power(tokens) if fits else 0
+            return None
+        return Size.of(feeds)
 
     def _prompts(self, feeds: Mapping[str, Array]) -> Prompts | None:
         """None for a step of one row a request, which needs it not."""
-        if self._step_rows(feeds) or not self._groups:
+        size = self._size(feeds)
+        if not self._groups or (size is not None and size.each):
             return None
         there = self._transfer.there({str(group): tiles_of(feeds["query_start"], group) for group in self._groups})
         return Prompts({int(name): tensor for name, tensor in there.items()}, int(feeds["query_start"][-1]))
@@ -235,13 +240,16 @@ class CudaExecutor(TorchExecutor):
 
     def _step(self, feeds: Mapping[str, Array], kind: Kind | None) -> Step | None:
         """The captured step for these inputs and this choice, if they are those of one."""
-        rows = self._step_rows(feeds) if self._captures else 0
-        if not rows:
+        size = self._size(feeds) if self._captures else None
+        if size is None:
             return None
-        key = (rows, columns_of(feeds["block_table"].shape[1]), kind)
+        key = size, kind
         if key not in self._steps:
+            if not size.each and key not in self._met:
+                self._met.add(key)  # prompts have many lengths: one that comes once is not worth a graph
+                return None
             try:
-                self._steps[key] = self._capture(*key)
+                self._steps[key] = self._capture(size, kind)
             except RuntimeError as e:
                 if not (out_of_memory(e) or (e.__context__ is not None and out_of_memory(e.__context__))):
                     raise  # the end of a capture may say that it failed, and not why
@@ -250,13 +258,11 @@ class CudaExecutor(TorchExecutor):
                     self._torch.cuda.empty_cache()
         return self._steps[key]
 
-    def _capture(self, rows: int, columns: int, kind: Kind | None) -> Step:
-        layout = layout_of([v.name for v in self._network.inputs], rows, columns)
-        sizes = self._sizes({v.name: np.empty(layout.places[v.name].shape, np.int32) for v in self._network.inputs})
-        step = Step(self._torch, self._device, layout, kind)
+    def _capture(self, size: Size, kind: Kind | None) -> Step:
+        step = Step(self._torch, self._device, size, [v.name for v in self._network.inputs], self._groups, kind)
 
         def work() -> dict[str, Any]:
-            outputs = self._captured_calls(step.inputs, dict(sizes))
+            outputs = self._captured_calls(step.inputs, size)
             if kind is not None:
                 self._chooser.choose(outputs["logits"], step.inputs.tensors, kind, step.inputs.tensors["results"])
             return outputs
@@ -266,10 +272,16 @@ class CudaExecutor(TorchExecutor):
         self._chooser.chosen.copy_(kept)
         return step
 
-    def _captured_calls(self, inputs: Inputs, sizes: dict[str, int]) -> dict[str, Any]:
+    def _captured_calls(self, inputs: Inputs, size: Size) -> dict[str, Any]:
         self._launcher.take_inputs(inputs, self._chooser.chosen)
-        given = {**inputs.tensors, "token_ids": inputs.tokens}
-        return self._calls({v: given[v.name] for v in self._network.inputs}, sizes, None, None, None)
+        places, tensors = inputs.layout.places, inputs.tensors
+        values = self._network.inputs
+        sizes = self._sizes({v.name: np.empty(places[v.name].shape, np.int32) for v in values})
+        tiles = {} if size.each else {group: tensors[f"tiles{group}"] for group in self._groups}
+        given = {**tensors, "token_ids": inputs.tokens}
+        prompts = None if size.each else Prompts(tiles)
+        narrow = self._few(size.tokens, size.logits)
+        return self._calls({v: given[v.name] for v in values}, sizes, None, None, prompts, narrow)
 
     def _inputs(
         self, feeds: Mapping[str, Array], choice: Choice | None = None
@@ -295,7 +307,7 @@ class CudaExecutor(TorchExecutor):
         return {node: faulty(known(node.op, sizes), [operand(v) for v in node.inputs]) for node in self._checks}
 
     def _shape(self, value: Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        state = isinstance(value.spec, StateSpec)
+        state = value.is_state
         return tuple(self._states[_state(value)].shape) if state else value.spec.evaluate(sizes)
 
     def _fault(self, node: Node, tensors: Mapping[Value, Any], sizes: Mapping[str, int]) -> Any:
@@ -385,7 +397,7 @@ class CudaExecutor(TorchExecutor):
 
     def _nothing(self, node: Node, sizes: Mapping[str, int]) -> dict[Value, Any] | None:
         """A node's results where none has an element: nothing is launched for them. None for any other node."""
-        if node.op.binds or any(isinstance(v.spec, StateSpec) or v.dtype.bits < 8 for v in node.outputs):
+        if node.op.binds or any(v.is_state or v.dtype.bits < 8 for v in node.outputs):
             return None
         shapes = {v: v.spec.evaluate(sizes) for v in node.outputs}
         if not all(0 in shape for shape in shapes.values()):

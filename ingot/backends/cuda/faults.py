@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingot.errors import ValueFault
-from ingot.ir import Network, Node, Op, StateSpec
+from ingot.ir import Network, Node, Op
 from ingot.ir.spec import axis_of
 from ingot.ops.attention import KvWrite, PagedAttention, check_step
 from ingot.ops.indexing import Embedding, Take
@@ -55,7 +55,7 @@ def checks_of(network: Network) -> tuple[list[Node], set[Node], bool]:
             foreseen = False
             continue
         integers = [v for v in node.inputs if v.spec is not None and v.kind not in ("parameter", "constant")
-                    and not isinstance(v.spec, StateSpec) and v.dtype.is_integer]  # fmt: skip
+                    and not v.is_state and v.dtype.is_integer]  # fmt: skip
         if all(v.kind == "input" for v in integers):
             asked = [id(v) if v.kind == "input" else str(v.spec) for v in node.inputs]
             if found.setdefault((node.op, *asked), node) is not node:

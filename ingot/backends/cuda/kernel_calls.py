@@ -21,11 +21,11 @@ from ingot.ops.indexing import Embedding, Take
 @dataclass(frozen=True)
 class Prompts:
     """What attention of several rows a request is told. tiles: what its programs do, on the device, by how many query
-    heads share keys. rows: those that are somebody's, the first ones.
+    heads share keys. rows: those that are somebody's, the first ones; 0 where only the device knows.
     """
 
     tiles: Mapping[int, Any]
-    rows: int
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ class KernelCalls:
         if not rows:  # the head, in a step that ends no prompt
             tensors |= {v: self.torch.empty((0, v.shape[1]), dtype=dtype, device=self.device) for v in found.outs}
             return True
-        if x.stride(1) != 1 or (rows > TILE_ROWS and dtype != x.dtype):
+        narrow = dtype != x.dtype and not self.launcher.widens(x, weight, dtype)
+        if x.stride(1) != 1 or (rows > TILE_ROWS and narrow):
             return False
         norm = None
         if found.norm is not None:

@@ -143,7 +143,7 @@ class Launcher:
                 x = normed
             if weight.scales is not None and rows > EXPANDED_ROWS:
                 weight = self._expanded(weight, x.dtype)
-            whole = weight.scales is None and x.dtype == out.dtype
+            whole = weight.scales is None and (x.dtype == out.dtype or self.widens(x, weight, out.dtype))
             (self._whole if whole else self._tiles)(x, weight, out, extra)
             return
         n, k = weight.outputs, weight.inputs
@@ -281,17 +281,23 @@ class Launcher:
         one = weight.scales is None and weight.second is None
         return one and len(x) > ROWS and tuple(extra.shape) == (len(x), weight.outputs) and extra.dtype == x.dtype
 
+    def widens(self, x: Any, weight: Weight, dtype: Any) -> bool:
+        """Whether the library's product gives its sums as float32, as logits are wanted, of shorter floats."""
+        return x.device.type != "cpu" and weight.second is None and dtype == self.torch.float32 != x.dtype
+
     def _whole(self, x: Any, weight: Weight, out: Any, extra: Any) -> None:
         """By the library's product of whole matrices."""
         torch = self.torch
-        if weight.second is None and extra is not None and extra.dtype == x.dtype:
+        if weight.second is None and extra is not None and extra.dtype == x.dtype == out.dtype:
             torch.addmm(extra, x, weight.first.T, out=out)
             return
         if weight.second is not None:
             a, b = (torch.mm(x, w.T) for w in (weight.first, weight.second))
             self.gated(a, b, out)
-        else:
+        elif x.dtype == out.dtype:
             torch.mm(x, weight.first.T, out=out)
+        else:
+            torch.mm(x, weight.first.T, out_dtype=out.dtype, out=out)
         if extra is not None:
             out += extra
 

@@ -195,6 +195,11 @@ def lines_of(group: int) -> int:
     return max(LINES, power(group))
 
 
+def most_tiles(tokens: int, requests: int, group: int) -> int:
+    """How many programs prefill has at most, of so many rows of so many requests: the last of each may be short."""
+    return requests + tokens // (lines_of(group) // group)
+
+
 def tiles_of(query_start: Any, group: int) -> Any:
     """Of an array of where each request's rows begin, and the last ones end, what prefill's programs do: int32 [n, 2],
     each a request and the first of its rows.

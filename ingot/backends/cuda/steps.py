@@ -1,4 +1,4 @@
-"""Captured steps of a language model, one row a request: a CUDA graph for each number of rows and width of the table.
+"""Captured steps of a language model: a CUDA graph for each padded size of a step and kind of choice.
 
 The inputs of a step lie in one buffer at a fixed address, which its first kernel fills. Rows that nobody asked for
 write nothing and see nothing.
@@ -6,31 +6,104 @@ write nothing and see nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ingot.backends.cuda.choice import WORDS, Kind
+from ingot.backends.cuda.launch_shapes import most_tiles, power, tiles_of
 from ingot.backends.cuda.page_locked import PAGE_LOCKED
 from ingot.backends.cuda.transfer import Inputs, Layout, Transfer
 from ingot.backends.device import Choice
 
 Array = np.ndarray[Any, Any]
 
-MOST_ROWS = 64  # of a captured step
+MOST_REQUESTS = 256  # of a captured step
+MOST_TOKENS = 1024  # of one with prompts: the device computes more for longer than the host needs to launch it
 SLOTS = 4  # of a ring of inputs: a power of two, and more than steps that are under way
 # What the inputs of a padded step hold in the rows that nobody asked for.
 PADDING = {"token_ids": 0, "positions": 0, "slot": -1, "context_len": 0, "block_table": 0, "logit_rows": -1,
            "long_rope": 0}  # fmt: skip
+NOBODY = np.array([-1, 0], np.int32)  # what a program of a prompt's attention has to do that has nothing to do
 
 _NOTHING = np.zeros(0, np.int32)
 
 Replay = Callable[[], None]
 
 
-def _padding(name: str) -> int:
-    return -1 if name == "behind" else PADDING.get(name, 0)
+@dataclass(frozen=True)
+class Size:
+    """What a step is padded to. each: every request has one row, and one of logits; otherwise some have more of the
+    first, and `logits` is `requests` or 0.
+    """
+
+    tokens: int
+    requests: int
+    logits: int
+    columns: int  # of the block table
+    each: bool
+
+    @staticmethod
+    def of(feeds: Mapping[str, Array]) -> Size | None:
+        """Of the inputs of a step; None where it is not one that is captured."""
+        start, tokens, rows = feeds["query_start"], len(feeds["token_ids"]), feeds["logit_rows"]
+        requests, columns = len(start) - 1, columns_of(feeds["block_table"].shape[1])
+        if not tokens or requests > MOST_REQUESTS or len(rows) > requests or len(feeds.get("hidden_rows", ())):
+            return None
+        if tokens == requests and np.array_equal(start, np.arange(tokens + 1)):
+            return Size(power(tokens), power(tokens), power(tokens), columns, True)
+        if tokens > MOST_TOKENS or np.any((rows < 0) | (rows >= tokens)):
+            return None
+        padded = requests_of(requests)
+        return Size(tokens_of(tokens), padded, padded if len(rows) else 0, columns, False)
+
+    def padding(self, name: str) -> Any:
+        """What an input holds where nobody asked for anything."""
+        if name.startswith("tiles"):
+            return NOBODY
+        # A prompt's last layer takes the rows of the logits alone: each is a row that there is.
+        return -1 if name == "behind" else 0 if name == "logit_rows" and not self.each else PADDING.get(name, 0)
+
+    def layout(self, names: Sequence[str], groups: Sequence[int]) -> Layout:
+        """Of the inputs of a step, and of what chooses its tokens. groups: see `tiles_of`."""
+        shapes: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(names, ((self.tokens,), "int32"))
+        shapes["block_table"] = (self.requests, self.columns), "int32"
+        shapes["query_start"] = (self.requests + 1,), "int32"
+        shapes["context_len"] = (self.requests,), "int32"
+        shapes["logit_rows"] = (self.logits,), "int32"
+        if "hidden_rows" in shapes:
+            shapes["hidden_rows"] = (0,), "int32"
+        if not self.each:
+            for group in groups:
+                shapes[f"tiles{group}"] = (most_tiles(self.tokens, self.requests, group), 2), "int32"
+        shapes |= {name: ((self.logits,), dtype) for name, dtype in WORDS.items()}
+        shapes["behind"] = (self.tokens,), "int32"
+        shapes["results"] = (1,), "int64"
+        return Layout.of(shapes)
+
+
+def columns_of(width: int) -> int:
+    """How wide the block table of a captured step is: few widths, for each is captured by itself."""
+    columns = 64
+    while columns < width:
+        columns *= 8
+    return columns
+
+
+def tokens_of(count: int) -> int:
+    """To how many tokens a captured step with prompts is padded: in eighths of a power of two, from 128 on."""
+    unit = max(16, power(count) // 8)
+    return -(-count // unit) * unit
+
+
+def requests_of(count: int) -> int:
+    """To how many requests: a power of four."""
+    padded = 1
+    while padded < count:
+        padded *= 4
+    return padded
 
 
 def _never() -> None:
@@ -41,16 +114,23 @@ class Step:
     """A captured step, and what chooses its tokens if somebody does: one kind of choice.
 
     Its inputs lie in a ring of page-locked memory of the host, which its first kernel reads, turn by turn; the tokens
-    go where `results` of the inputs says, memory of the host too. So the device waits for no copy.
+    go where `results` of the inputs says, memory of the host too. So the device waits for no copy. `outputs` lie in
+    memory that all steps share: they are read, on the same stream, before another one is started.
     """
 
-    def __init__(self, torch: Any, device: Any, layout: Layout, kind: Kind | None) -> None:
+    def __init__(
+        self, torch: Any, device: Any, size: Size, names: Sequence[str], groups: Sequence[int], kind: Kind | None
+    ) -> None:
+        self._torch = torch
         self.kind = kind
+        self.size = size
         self.outputs: Mapping[str, Any] = {}
+        self._groups = () if size.each else groups
+        layout = size.layout(names, groups)
         ring = PAGE_LOCKED.empty(torch, device, (SLOTS, layout.words), torch.int32)
         self._slots = [layout.arrays(words) for words in ring.numpy()]
         for array, name in ((array, name) for slot in self._slots for name, array in slot.items()):
-            array[...] = _padding(name)
+            array[...] = size.padding(name)
         self.inputs = Inputs.of(torch, device, layout, ring)
         self._replay: Replay = _never
         self._turns = 0
@@ -58,7 +138,8 @@ class Step:
 
     def capture(self, graphs: Graphs, work: Callable[[], Mapping[str, Any]]) -> None:
         """Captures `work`, which computes the outputs and takes a turn."""
-        self._replay, self.outputs = graphs.captured(work)
+        self._replay, outputs = graphs.captured(work)
+        self.outputs = {name: _lent(self._torch, tensor) for name, tensor in outputs.items()}
         self.inputs.turn.zero_()  # it ran before, to compile
 
     def start(self, transfer: Transfer, feeds: Mapping[str, Array], choice: Choice | None) -> Any:
@@ -68,24 +149,26 @@ class Step:
         transfer.wait(self._ends[slot])
         arrays = self._slots[slot]
         found = None
+        given: dict[str, Array] = dict(feeds)
+        for group in self._groups:
+            given[f"tiles{group}"] = tiles_of(feeds["query_start"], group)
+        for name in (*WORDS, "behind"):
+            given[name] = _NOTHING if choice is None else getattr(choice, name)
         for name, array in arrays.items():
             if name == "results":
                 if self.kind is not None:
-                    found = transfer.host((2, len(arrays["behind"])), "int32")
+                    found = transfer.host((2, self.size.logits), "int32")
                 array[0] = 0 if found is None else found.data_ptr()
                 continue
-            if name in WORDS or name == "behind":
-                given: Array = _NOTHING if choice is None else getattr(choice, name)
-            else:
-                given = feeds[name]
-            count = len(given)
+            rows = given[name]
+            count = len(rows)
             if name == "block_table":
-                width = given.shape[1]
-                array[:count, :width] = given
+                width = rows.shape[1]
+                array[:count, :width] = rows
                 array[:count, width:] = 0
             else:
-                array[:count] = given
-            array[count:] = given[-1] if name == "query_start" else _padding(name)
+                array[:count] = rows
+            array[count:] = rows[-1] if name == "query_start" else self.size.padding(name)
         self._replay()
         self._turns += 1
         return found
@@ -95,25 +178,20 @@ class Step:
         self._ends[(self._turns - 1) % SLOTS] = event
 
 
-def layout_of(names: list[str], rows: int, columns: int) -> Layout:
-    """Of the inputs of a step, and of what chooses its tokens."""
-    shapes: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(names, ((rows,), "int32"))
-    shapes["block_table"] = (rows, columns), "int32"
-    shapes["query_start"] = (rows + 1,), "int32"
-    if "hidden_rows" in shapes:
-        shapes["hidden_rows"] = (0,), "int32"
-    shapes |= {name: ((rows,), dtype) for name, dtype in WORDS.items()}
-    shapes["behind"] = (rows,), "int32"
-    shapes["results"] = (1,), "int64"
-    return Layout.of(shapes)
+class _Lender:
+    """Memory on a GPU, for whoever uses it without owning it."""
+
+    def __init__(self, words: Any) -> None:
+        self.__cuda_array_interface__ = dict(words.__cuda_array_interface__)
 
 
-def columns_of(width: int) -> int:
-    """How wide the block table of a captured step is: few widths, for each is captured by itself."""
-    columns = 64
-    while columns < width:
-        columns *= 8
-    return columns
+def _lent(torch: Any, tensor: Any) -> Any:
+    """The same numbers where they lie, in memory that a later capture may take too: logits of one size after the other
+    would fill the device."""
+    if not tensor.is_cuda or not tensor.numel():
+        return tensor
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32}[tensor.element_size()]
+    return torch.as_tensor(_Lender(tensor.view(words)), device=tensor.device).view(tensor.dtype)
 
 
 class Graphs:
@@ -137,4 +215,3 @@ class Graphs:
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             found = work()
         return graph.replay, found
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 
 import ingot
 from ingot.backends import device
-from ingot.backends.device import Choice
 
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
@@ -23,29 +22,15 @@ from ingot.backends.cuda.operands import Rows  # noqa: E402
 from ingot.backends.cuda.program import Attention, Experts, Product, Single, written_over  # noqa: E402
 from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
+from tests.backends.cuda.llama import LLAMA, builder, step  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("cuda_here")
 GPU = torch.cuda.is_available()
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
-    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 128,
-    "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": True,
-    "hidden_act": "silu", "initializer_range": 0.2, "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "float32",
-}  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Builds a small Llama with random weights, once in every form."""
-    folder = tmp_path_factory.mktemp("llama")
-    (folder / "config.json").write_text(json.dumps(LLAMA))
-
-    @cache
-    def engine(**words: Any) -> Any:
-        return ingot.build(folder, weights_from="random", seed=1, report=False, **words)
-
-    return engine
+    return builder(tmp_path_factory.mktemp("llama"))
 
 
 def calls(built: Any) -> Any:
@@ -110,18 +95,6 @@ def test_text(made: Any, weights: str, activations: str) -> None:
     expected = ingot.LLM(built).generate(prompt, **words)
     with ingot.LLM(built, device="cuda") as llm:
         assert llm.generate(prompt, **words).token_ids == expected.token_ids
-
-
-def step(rows: int, context: int, columns: int) -> dict[str, Any]:
-    """The inputs of a step of one row a request."""
-    i32 = partial(np.array, dtype=np.int32)
-    table = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
-    return {
-        "token_ids": i32(range(5, 5 + rows)), "positions": i32([context - 1] * rows),
-        "query_start": np.arange(rows + 1, dtype=np.int32), "context_len": i32([context] * rows),
-        "block_table": table, "slot": table[:, (context - 1) // 16] * 16 + (context - 1) % 16,
-        "logit_rows": np.arange(rows, dtype=np.int32), "hidden_rows": i32([]),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", [1, 6])
@@ -207,97 +180,6 @@ def test_caches_of_8_bits(made: Any, kv: str) -> None:
     assert (ours != theirs).float().mean() < 0.01 and ours.any()
 
 
-def again(work: Any) -> Any:
-    """In the place of a graph: computes everything again, where it lies."""
-    found = work()
-
-    def replay() -> None:
-        new = work()
-        for old, now in zip(found.values(), new.values(), strict=True) if isinstance(found, dict) else [(found, new)]:
-            old.copy_(now)
-
-    return replay, found
-
-
-def captures(session: Any) -> Any:
-    """A session whose steps are captured; without a GPU as far as that goes."""
-    executor = session._executor
-    if not GPU:
-        executor._captures = True
-        executor._graphs.captured = again
-    return executor
-
-
-def test_captured_steps(made: Any) -> None:
-    """Padded steps as steps without padding; one that is replayed knows nothing of the one before."""
-    built = made(precision="float32")
-    captured, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
-    executor, plain._executor._captures = captures(captured), False
-    for rows, context in ((3, 5), (4, 6), (3, 17)):
-        feeds = step(rows, context, 2)
-        found, expected = (session.run(feeds) for session in (captured, plain))
-        assert found["logits"].shape == (rows, 128) and found["hidden"].shape == expected["hidden"].shape
-        assert np.abs(found["logits"] - expected["logits"]).max() <= 1e-6  # interpreted: 0
-    assert list(executor._steps) == [(4, 64, None)]
-    wrong = step(3, 5, 2) | {"token_ids": np.full(3, 128, np.int32)}
-    with pytest.raises(ingot.errors.ValueFault, match="embedding"):
-        captured.run(wrong)
-    with pytest.raises(ingot.errors.InputError, match="slot"):
-        captured.run({name: array for name, array in feeds.items() if name != "slot"})
-
-
-def choice(rows: int, behind: Any = None, back: Any = (), temperature: float = 0.0) -> Choice:
-    full = partial(np.full, rows)
-    return Choice(
-        full(-1, np.int32) if behind is None else np.array(behind, np.int32), full(temperature, np.float32),
-        full(128, np.int32), full(1.0, np.float32), full(0.0, np.float32), full(0.5, np.float64), back,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("captured", [True, False])
-def test_launched_steps(made: Any, captured: bool) -> None:
-    """Tokens stay on the device for the step behind, which is launched before anybody has read them."""
-    built = made(precision="float32")
-    session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
-    if captured:
-        captures(session)
-    else:
-        session._executor._captures = False
-    first, second = step(3, 5, 2), step(3, 6, 2)
-    wanted = [plain.run(first)["logits"].argmax(1)]
-    known = second | {"token_ids": np.array([*wanted[0][[2, 0]], 9], np.int32)}
-    logits = plain.run(known)["logits"]
-    unknown = second | {"token_ids": np.array([0, 0, 9], np.int32)}
-    waits = [session.launch(first, choice(3)), session.launch(unknown, choice(3, [2, 0, -1], [0, 2]))]
-    one, two = (wait() for wait in waits)
-    assert one.tokens.tolist() == wanted[0].tolist() and one.outputs["logits"].shape == (0, 128)
-    assert two.tokens.tolist() == logits.argmax(1).tolist()
-    assert np.abs(two.outputs["logits"] - logits[[0, 2]]).max() <= 2e-6
-    log_total = np.log(np.exp(logits.astype(np.float64)).sum(1))
-    assert np.abs(two.logprobs - (logits.max(1) - log_total)).max() <= 1e-5
-    with pytest.raises(ingot.errors.ValueFault, match="embedding"):
-        session.launch(second | {"token_ids": np.full(3, 128, np.int32)}, choice(3))()
-
-
-def test_more_steps_under_way_than_a_ring_has_slots(made: Any) -> None:
-    """Each takes its own inputs and leaves its tokens in memory of its own, whenever they are read; kinds of choice are
-    captured apart, and go on from each other's tokens."""
-    built = made(precision="float32")
-    session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
-    captures(session)
-    tokens, waits, wanted = np.arange(5, 8, dtype=np.int32), [], []
-    for context in range(5, 12):
-        feeds = step(3, context, 2)
-        wanted.append(plain.run(feeds | {"token_ids": tokens})["logits"].argmax(1))
-        behind = None if context == 5 else [0, 1, 2]
-        feeds["token_ids"] = tokens if behind is None else np.zeros(3, np.int32)
-        # so cold that a draw is the greatest
-        waits.append(session.launch(feeds, choice(3, behind, temperature=1e-30 if context % 3 == 0 else 0.0)))
-        tokens = wanted[-1].astype(np.int32)
-    assert [wait().tokens.tolist() for wait in waits] == [w.tolist() for w in wanted]
-    assert [key[:2] for key in session._executor._steps] == [(4, 64)] * 2
-
-
 def test_requests_of_all_kinds(made: Any) -> None:
     """What the device chooses, and what only the host can, together and alone, as on the CPU."""
     built = made(precision="float32")
@@ -323,21 +205,6 @@ def test_requests_of_all_kinds(made: Any) -> None:
         assert gpu.score(list(range(5, 25))).nats_per_token == pytest.approx(
             cpu.score(list(range(5, 25))).nats_per_token, abs=1e-5
         )
-
-
-def test_a_step_that_cannot_be_captured(made: Any) -> None:
-    """Without memory for its graph it runs call by call."""
-    session = made(precision="float32").on("cuda").session(kv_blocks=8)
-    executor = captures(session)
-
-    def short(work: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    executor._graphs.captured = short
-    feeds = step(3, 5, 2)
-    wanted = made(precision="float32").on("cuda").session(kv_blocks=8).run(feeds)["logits"]
-    assert np.abs(session.run(feeds)["logits"] - wanted).max() <= 1e-6
-    assert executor._steps == {(4, 64, None): None}
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -436,6 +436,30 @@ def test_product_of_many_rows(kind: str, pair: bool, expanded: bool, monkeypatch
     close(out, wanted_of(x, norm, wide[0], wide[1] if pair else None, extra), HALF, 3)
 
 
+@pytest.mark.parametrize("rows", [6, 70, 131])
+@pytest.mark.parametrize("kind", ["whole", "int8", "int4"])
+def test_logits(kind: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of short floats as float32, of few rows and of many: by the library, or from integers, expanded or not."""
+    monkeypatch.setattr(launch, "EXPANDED_ROWS", 100)
+    n, k = 70, 128
+    x, norm = draw(rows, k, dtype=HALF, seed=1), Norm(draw(k, dtype=HALF, seed=4), 1e-5, 1.0)
+    weight = Weight(draw(n, k, dtype=HALF, seed=2))
+    wide = weight.first.float()
+    if kind != "whole":
+        group = 32 if kind == "int4" else 0
+        ints = torch.randint(-8, 8, (n, k), dtype=torch.int8, device=DEVICE)
+        scales = draw(n, k // (group or k), dtype=torch.float32, seed=3).abs() / 300
+        wide = ints.float() * scales.repeat_interleave(group or k, 1)
+        weight = Weight(packed(torch, ints, group), scales, group=group) if group else Weight(ints, scales.view(-1))
+    by_library = kind == "whole" or rows > 100
+    if DEVICE == "cpu" and by_library:
+        assert not LAUNCHER.widens(x, weight, torch.float32)
+        pytest.skip("torch's products on a CPU do not give float32 of short floats")
+    out = torch.full((rows, n), float("nan"), device=DEVICE)
+    LAUNCHER.product(x, weight, out, norm)
+    close(out, wanted_of(x, norm, wide, None, None), HALF)
+
+
 def test_norm() -> None:
     x = draw(3, 70, dtype=HALF, seed=1)
     norm, out = Norm(draw(70, dtype=HALF, seed=2), 1e-6, 0.0), torch.empty_like(x)
