@@ -14,6 +14,7 @@ namespace ingot::fuzz {
 namespace {
 
 constexpr std::int64_t kSize = 5;  // elements of each operand
+constexpr std::uint64_t kResult = align_up(2 * kSize * sizeof(float));  // bytes of a result with gaps
 constexpr Scratch kScratch{40, 24};
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kSeesReads = true;
@@ -42,6 +43,8 @@ const Trespass kTrespasses[] = {
     {"writes behind a result", false, [](auto&, auto& out, auto&) { write(floats(out) + 2 * kSize); }},
     {"writes into the gap of a result", false, [](auto&, auto& out, auto&) { write_unseen(floats(out) + 1); }},
     {"writes an operand", false, [](auto& in, auto&, auto&) { write_unseen(in.data); }},
+    {"writes before a result, where the first worker's is if it is a group's", false,
+     [](auto&, auto& out, auto&) { write_unseen(out.template as<std::byte>() - kResult); }},
     {"reads behind its shared memory", true, [](auto&, auto&, auto& worker) { read(worker.shared + kScratch.shared); }},
     {"writes behind its own memory", false,
      [](auto&, auto&, auto& worker) { write_unseen(worker.local + kScratch.per_thread); }},
@@ -63,36 +66,41 @@ class Trespasser final : public Kernel {
   const Trespass* trespass_;
 };
 
-/// One call on an arena of three buffers, of which the second is no operand and the third has gaps.
-void run_call(const Trespass* trespass) {
+/// One call on an arena of three buffers, of which the second is no operand and the third has gaps. group: it is the second worker's alone,
+/// and each worker has a third buffer.
+void run_call(const Trespass* trespass, bool group) {
   const Trespasser kernel(trespass);
   const std::uint64_t room = align_up(kSize * sizeof(float));
+  const int workers = group ? 2 : 1;
+  const auto times = static_cast<std::uint64_t>(workers);
   StagePlan plan;
-  plan.layout.bytes = plan.shared_offset = 2 * room + align_up(2 * kSize * sizeof(float));
+  plan.layout.bytes = plan.shared_offset = 2 * room + times * kResult;
   plan.local_offset = plan.shared_offset + align_up(kScratch.shared);
-  plan.local_bytes = align_up(kScratch.per_thread);
-  plan.arena_bytes = plan.local_offset + plan.local_bytes;
+  plan.local_bytes = (group ? align_up(kScratch.shared) : 0) + align_up(kScratch.per_thread);
+  plan.arena_bytes = plan.local_offset + times * plan.local_bytes;
   const Pages arena(plan.arena_bytes, "the arena");
   TensorView in{arena.data(), DType::float32, 1, {kSize}, {1}};
   TensorView out{arena.data() + 2 * room, DType::float32, 1, {kSize}, {2}};
   plan.views = {in, out};
+  plan.apart = {0, kResult};
   plan.steps = {{0, &kernel, {0, 1}, {1, 1}}};
+  if (group) plan.steps[0].group = 1, plan.steps[0].shared = align_up(kScratch.shared);
   RedZones zones;
   zones.begin(0, arena.data(), arena.size());
   Region region{};
   region.steps = plan.steps;
   region.plan = &plan;
   region.arena = arena.data();
-  region.pool = &ThreadPool::get(1);
+  region.pool = &ThreadPool::get(workers);
   region.zones = &zones;
   region.run();
 }
 
-bool ends_well(const Trespass* trespass) {
+bool ends_well(const Trespass* trespass, bool group) {
   const pid_t child = fork();
   if (child == 0) {
     if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(8);
-    run_call(trespass);
+    run_call(trespass, group);
     _exit(0);
   }
   int status = 0;
@@ -103,14 +111,18 @@ bool ends_well(const Trespass* trespass) {
 }  // namespace
 
 int self_check() {
-  int missed = !ends_well(nullptr);
-  if (missed != 0) std::printf("a call that does nothing wrong is reported\n");
+  int missed = 0;
+  for (const bool group : {false, true}) {
+    if (ends_well(nullptr, group)) continue;
+    std::printf("a call that does nothing wrong is reported%s\n", group ? ", for a group of images" : "");
+    ++missed;
+  }
   for (const Trespass& trespass : kTrespasses) {
     if (trespass.reads && !kSeesReads) {
       std::printf("a call that %s: not looked for without the address sanitizer\n", trespass.name);
       continue;
     }
-    const bool found = !ends_well(&trespass);
+    const bool found = !ends_well(&trespass, false) && !ends_well(&trespass, true);
     std::printf("a call that %s: %s\n", trespass.name, found ? "found" : "MISSED");
     missed += !found;
   }

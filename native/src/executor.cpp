@@ -19,11 +19,8 @@ struct RegionWorker final : Worker {
 class OwnViews {
  public:
   void take(const StagePlan& plan, const Step& step, int worker) {
-    in_ = plan.at(step.in);
-    out_ = plan.at(step.out);
-    if (worker == 0) return;
-    in_ = moved(plan, step.in, worker, views_);
-    out_ = moved(plan, step.out, worker, views_ + step.in.count);
+    in_ = plan.at(step.in, worker, views_);
+    out_ = plan.at(step.out, worker, views_ + step.in.count);
   }
   std::span<const TensorView> in() const { return in_; }
   std::span<const TensorView> out() const { return out_; }
@@ -31,15 +28,6 @@ class OwnViews {
  private:
   TensorView views_[kMostOfGroup];
   std::span<const TensorView> in_, out_;
-
-  static std::span<const TensorView> moved(const StagePlan& plan, ViewRange range, int worker, TensorView* to) {
-    for (std::uint32_t i = 0; i < range.count; ++i) {
-      to[i] = plan.views[range.first + i];
-      const std::uint64_t apart = plan.apart[range.first + i];
-      if (apart != 0) to[i].data = to[i].as<std::byte>() + apart * static_cast<std::uint64_t>(worker);
-    }
-    return {to, range.count};
-  }
 };
 
 std::uint64_t now() {
@@ -81,9 +69,9 @@ std::uint64_t Region::waited(std::size_t step) const {
 }
 
 /// Whether a worker that comes to a step of a group runs it; `group` is the last one that it took, which may come later. Groups are taken in
-/// their order, so one that it is beyond has been taken. Between red zones one worker runs all, for these are around its memory.
+/// their order, so one that it is beyond has been taken. Red zones are around the memory of the one that they name.
 bool Region::takes(const Step& step, int worker, int& group) {
-  if constexpr (kRedZones) return worker == 0;
+  if constexpr (kRedZones) return worker == zoned_worker(step.group, pool->threads());
   if (group < step.group) group = free_group.fetch_add(1, std::memory_order_relaxed);
   return group == step.group;
 }

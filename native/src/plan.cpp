@@ -561,6 +561,16 @@ class Planner {
 
 }  // namespace
 
+std::span<const TensorView> StagePlan::at(ViewRange range, int worker, TensorView* room) const {
+  if (worker == 0) return at(range);
+  for (std::uint32_t i = 0; i < range.count; ++i) {
+    room[i] = views[range.first + i];
+    const std::uint64_t bytes = apart[range.first + i];
+    if (bytes != 0) room[i].data = room[i].as<std::byte>() + bytes * static_cast<std::uint64_t>(worker);
+  }
+  return {room, range.count};
+}
+
 void StagePlan::relocate(std::span<std::byte* const> moved) {
   for (std::uint32_t b = 0; b < bases.size(); ++b) {
     if (bases[b] == moved[b]) continue;

@@ -68,6 +68,8 @@ struct StagePlan {
   std::string unfit;  // why sizes do not fit, of a branch that may not run; there is nothing else then
 
   std::span<const TensorView> at(ViewRange range) const { return {views.data() + range.first, range.count}; }
+  /// The same as one of the workers has them, in `room` for as many unless it is the first one.
+  std::span<const TensorView> at(ViewRange range, int worker, TensorView* room) const;
   /// Points the views into bases that may have moved since; cheap when they have not.
   void relocate(std::span<std::byte* const> moved);
   /// Points the views of a body's inputs to operands.

@@ -90,15 +90,18 @@ void RedZones::close(std::span<const TensorView> views) {
 }
 
 void RedZones::begin_step(const StagePlan& plan, const Step& step, std::byte* arena, int workers) {
-  const auto in = plan.at(step.in), out = plan.at(step.out);
   const bool alone = step.group >= 0;
-  const Scratch scratch = step.kernel->plan(in, out, alone ? 1 : workers);
+  const int runner = alone ? zoned_worker(step.group, workers) : 0;
+  room_.resize(step.in.count + step.out.count);
+  in_ = plan.at(step.in, runner, room_.data());
+  out_ = plan.at(step.out, runner, room_.data() + step.in.count);
+  const Scratch scratch = step.kernel->plan(in_, out_, alone ? 1 : workers);
   open_memory(arena, plan.arena_bytes);
   before_.assign(arena, arena + plan.shared_offset);
   blocks_.assign(1, {arena + plan.shared_offset, alone ? 0 : scratch.shared, plan.local_offset - plan.shared_offset});
   for (int i = 0; i < workers; ++i) {
     std::byte* const own = arena + plan.local_offset + plan.local_bytes * static_cast<std::uint64_t>(i);
-    const bool works = !alone || i == 0;
+    const bool works = !alone || i == runner;
     const std::uint64_t before = alone && works ? step.shared : 0;
     if (before != 0) blocks_.push_back({own, scratch.shared, step.shared});
     blocks_.push_back({own + before, works ? scratch.per_thread : 0, plan.local_bytes - before});
@@ -109,14 +112,14 @@ void RedZones::begin_step(const StagePlan& plan, const Step& step, std::byte* ar
   }
   close_memory(arena, plan.arena_bytes);
   for (const Block& block : blocks_) open_memory(block.data, block.bytes);
-  open(in);
-  open(out);
+  open(in_);
+  open(out_);
 }
 
 void RedZones::end_step(const StagePlan& plan, const Step& step, std::byte* arena, int) {
-  close(plan.at(step.in));  // those of earlier stages' arenas
+  close(in_);  // those of earlier stages' arenas
   open_memory(arena, plan.arena_bytes);
-  for (const TensorView& view : plan.at(step.out)) {
+  for (const TensorView& view : out_) {
     const std::size_t size = size_of(view.dtype);
     each_element(view, 0, view.as<std::byte>(), [&](const std::byte* at) {
       std::memcpy(before_.data() + (at - arena), at, size);

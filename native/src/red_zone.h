@@ -40,6 +40,9 @@ inline void close_memory(const void*, std::size_t) noexcept {}
 inline void open_memory(const void*, std::size_t) noexcept {}
 #endif
 
+/// The worker that runs a step of a group where there are red zones: as many groups for each, so that the memory of all of them is looked at.
+constexpr int zoned_worker(int group, int workers) { return group % workers; }
+
 /// The arenas of a session and what of them is open. Ends the process when a call wrote where it was not to.
 class RedZones {
  public:
@@ -49,7 +52,7 @@ class RedZones {
   /// The session itself reads or writes these.
   void open(std::span<const TensorView> views);
   void close(std::span<const TensorView> views);
-  /// Around one call, by one worker while the others wait. Groups of images are run by the first worker.
+  /// Around one call, by one worker while the others wait. That of a group of images is given the memory of zoned_worker().
   void begin_step(const StagePlan& plan, const Step& step, std::byte* arena, int workers);
   void end_step(const StagePlan& plan, const Step& step, std::byte* arena, int workers);
 
@@ -62,6 +65,8 @@ class RedZones {
   std::vector<std::span<std::byte>> arenas_;  // by stage
   std::vector<std::byte> before_;  // the buffers of the stage as the step found them
   std::vector<Block> blocks_;      // working memory of the step
+  std::vector<TensorView> room_;
+  std::span<const TensorView> in_, out_;  // its operands and results
 
   bool holds(const std::byte* data) const;
 #else
