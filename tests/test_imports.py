@@ -190,3 +190,33 @@ def test_optional_packages_are_not_imported_by_name() -> None:
             targets += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             wrong = {t.split(".")[0] for t in targets} & FORBIDDEN
             assert not wrong, f"{path.relative_to(ROOT)}:{node.lineno}: ingot.{name} imports {', '.join(wrong)}"
+
+
+def test_what_is_named_is_there() -> None:
+    """A string for a late import names something that its module has; no type checker sees it."""
+    wrong, seen = [], 0
+    for path in MODULES.values():
+        for node in nodes(path):
+            name, _, attribute = str(getattr(node, "value", "")).removeprefix("ingot.").partition(":")
+            if not NAMED.fullmatch(str(getattr(node, "value", ""))) or not attribute or name not in MODULES:
+                continue
+            seen += 1
+            if attribute not in defined(MODULES[name]):
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: ingot.{name} has no {attribute}")
+    assert not wrong, "\n".join(wrong)
+    assert seen > 50
+
+
+@functools.cache
+def defined(path: Path) -> set[str]:
+    """Names at the top of a module, in the branches there too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.col_offset:
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and not node.col_offset:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+        elif isinstance(node, (ast.Import, ast.ImportFrom)) and not node.col_offset:
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found

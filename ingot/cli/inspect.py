@@ -248,7 +248,7 @@ def _most(calls: list[dict[str, Any]], i: int) -> dict[str, Any] | None:
 
 def _bytes(buffers: list[dict[str, Any]], number: int, sizes: dict[str, int]) -> int:
     """Of a buffer, or of a view, which has the element type of what it is a view of."""
-    read = _lazy.load("ingot.dims:from_json")
+    read = _lazy.load("ingot.dims_parsing:from_json")
     shape = [d if isinstance(d, int) else d.evaluate(sizes) for d in map(read, buffers[number]["shape"])]
     while "dtype" not in buffers[number]:
         number = buffers[number]["of"]
