@@ -27,7 +27,7 @@ from ingot.backends.cuda.launch_shapes import tiles_of
 from ingot.backends.cuda.net_executor import open_net
 from ingot.backends.cuda.operands import Rows, unpacked
 from ingot.backends.cuda.program import Attention, Call, Experts
-from ingot.backends.cuda.steps import PADDING, SLOTS, Graphs, Size, Step
+from ingot.backends.cuda.steps import PADDING, SLOTS, TILES, Graphs, Size, Step
 from ingot.backends.cuda.transfer import Inputs, Transfer, arrays_of
 from ingot.backends.cuda.weights import Arranged, arranged
 from ingot.backends.device import Choice, Chosen, Opening
@@ -277,9 +277,8 @@ class CudaExecutor(TorchExecutor):
         places, tensors = inputs.layout.places, inputs.tensors
         values = self._network.inputs
         sizes = self._sizes({v.name: np.empty(places[v.name].shape, np.int32) for v in values})
-        tiles = {} if size.each else {group: tensors[f"tiles{group}"] for group in self._groups}
         given = {**tensors, "token_ids": inputs.tokens}
-        prompts = None if size.each else Prompts(tiles)
+        prompts = None if size.each else Prompts({group: tensors[f"{TILES}{group}"] for group in self._groups})
         narrow = self._few(size.tokens, size.logits)
         return self._calls({v: given[v.name] for v in values}, sizes, None, None, prompts, narrow)
 

@@ -26,7 +26,8 @@ SLOTS = 4  # of a ring of inputs: a power of two, and more than steps that are u
 # What the inputs of a padded step hold in the rows that nobody asked for.
 PADDING = {"token_ids": 0, "positions": 0, "slot": -1, "context_len": 0, "block_table": 0, "logit_rows": -1,
            "long_rope": 0}  # fmt: skip
-NOBODY = np.array([-1, 0], np.int32)  # what a program of a prompt's attention has to do that has nothing to do
+TILES = "tiles"  # begins the name of what a prompt's attention is told, by how many query heads share keys
+NOBODY = np.array([-1, 0], np.int32)  # of these, for a program that has nothing to do
 
 _NOTHING = np.zeros(0, np.int32)
 
@@ -61,10 +62,11 @@ class Size:
 
     def padding(self, name: str) -> Any:
         """What an input holds where nobody asked for anything."""
-        if name.startswith("tiles"):
+        if name.startswith(TILES):
             return NOBODY
-        # A prompt's last layer takes the rows of the logits alone: each is a row that there is.
-        return -1 if name == "behind" else 0 if name == "logit_rows" and not self.each else PADDING.get(name, 0)
+        if name == "logit_rows" and not self.each:
+            return 0  # the last layer of a step with prompts takes these rows alone: each is one that there is
+        return -1 if name == "behind" else PADDING.get(name, 0)
 
     def layout(self, names: Sequence[str], groups: Sequence[int]) -> Layout:
         """Of the inputs of a step, and of what chooses its tokens. groups: see `tiles_of`."""
@@ -77,7 +79,7 @@ class Size:
             shapes["hidden_rows"] = (0,), "int32"
         if not self.each:
             for group in groups:
-                shapes[f"tiles{group}"] = (most_tiles(self.tokens, self.requests, group), 2), "int32"
+                shapes[f"{TILES}{group}"] = (most_tiles(self.tokens, self.requests, group), 2), "int32"
         shapes |= {name: ((self.logits,), dtype) for name, dtype in WORDS.items()}
         shapes["behind"] = (self.tokens,), "int32"
         shapes["results"] = (1,), "int64"
@@ -151,7 +153,7 @@ class Step:
         found = None
         given: dict[str, Array] = dict(feeds)
         for group in self._groups:
-            given[f"tiles{group}"] = tiles_of(feeds["query_start"], group)
+            given[f"{TILES}{group}"] = tiles_of(feeds["query_start"], group)
         for name in (*WORDS, "behind"):
             given[name] = _NOTHING if choice is None else getattr(choice, name)
         for name, array in arrays.items():

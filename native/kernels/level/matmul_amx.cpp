@@ -155,7 +155,7 @@ struct Tiles {
   static constexpr bool integers = sizeof(T) == 1;
   static constexpr Blocking blocking = integers ? kTileQuadBlocking : kTileBlocking;
   static constexpr int k_step = 64 / sizeof(T), w_depth = 4 / sizeof(T), w_bytes = kPanel * 4;
-  static constexpr bool row_sums = true, pads_rows = true, ends_rows = false, scales_sums = !integers;
+  static constexpr bool pads_rows = true, ends_rows = false, scales_sums = !integers;
   static constexpr int two_panels_rows = integers ? kQuadVectorRows : 1, unpacks_rows = kVectorRows;
 
   INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {

@@ -161,7 +161,7 @@ struct NibbleTiles {
   typedef std::int8_t Packed;
   static constexpr Blocking blocking = kTileQuadBlocking;
   static constexpr int k_step = 64, w_depth = 4, w_bytes = kPanel * 4;
-  static constexpr bool integers = false, row_sums = true, pads_rows = true, ends_rows = false, scales_sums = true;
+  static constexpr bool integers = false, pads_rows = true, ends_rows = false, scales_sums = true;
   static constexpr int two_panels_rows = kNibbleRows, unpacks_rows = kNibbleRows;
 
   /// Each eight values in the order of bytes_of_nibbles.
