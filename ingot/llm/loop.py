@@ -234,7 +234,7 @@ class EngineLoop:
             self._company, self._alone = self._submitted - 1 > self._alone, None
         now = perf_counter()
         seconds, self._finished_at = now - max(under_way.launched_at, self._finished_at), now
-        self._times.took(step.tokens - step.prompt_tokens, step.prompt_tokens, seconds)
+        self._times.took(step.tokens - step.prompt_tokens, step.prompt_tokens, seconds, step.prompts_left)
         self._scheduler.max_mixed_tokens = self._times.tokens()
         for chunk, result in zip(step.chunks, found, strict=True):
             job = chunk.request

@@ -4,7 +4,7 @@ A step mixes decodes (one token each) and prefill chunks. Decodes go first, so t
 than a step. Half of what is left of the budget goes to the most urgent prompt. The other half goes to the others alike,
 so that short prompts need not wait for long ones. Beside an answer that is streamed prompts get less
 (`max_mixed_tokens`). A step then takes little longer than one of decodes alone, and the answer keeps its pace while
-others come.
+others come, unless more come than go (`step_times.py`).
 
 *Urgency* is the time of arrival, earlier by `HEAD_START` for every unit of priority. A request of high priority goes
 first. One of low priority is overtaken only by what came within its handicap, so that nobody starves. A request is
@@ -122,11 +122,12 @@ class Chunk(Generic[R]):
 
 @dataclass(slots=True)
 class StepPlan(Generic[R]):
-    """What one step computes. Of its tokens, so many belong to prompts."""
+    """What one step computes. Of its tokens, so many belong to prompts, and it leaves something of so many prompts."""
 
     chunks: list[Chunk[R]]
     tokens: int
     prompt_tokens: int = 0
+    prompts_left: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.chunks)
@@ -414,6 +415,7 @@ class Scheduler(Generic[R]):
                 step.chunks.append(Chunk(request, request.computed, count, count == whole))
                 step.tokens += count
                 step.prompt_tokens += count
+            step.prompts_left += count < whole
 
     def _admit(self) -> None:
         """Starts waiting requests, most urgent first, while there is room and a step has a token for each."""

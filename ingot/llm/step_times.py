@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 
-LONGER = 0.5  # a step with tokens of prompts may take so much longer than one of decodes alone
+LONGER = 0.5  # a step with tokens of prompts may take so much longer than one of decodes alone,
+GROWTH = 0.3  # or so much longer than steps in which many prompts wait take of late,
+MOST = 2.5  # but no more than so many times as long as one of decodes alone
+MANY = 8  # prompts are many if there is one for so many decodes
+LATELY = 256  # steps that count as of late, and more where they are short: neither a burst nor a long prompt
+SECONDS = 2.5  # changes it much
 LEAST = 4  # tokens of prompts: prompts go on, whatever is measured
 FASTER = 4.0  # what one measurement may ask for: so many times as many tokens, or so many times fewer
 WEIGHT = 0.3  # of a new measurement
@@ -12,7 +17,13 @@ STEPS_UNTIL_ALONE = 64  # one step in so many has no prompts while they wait: wh
 
 
 class StepTimes:
-    """Finds the number of prompt tokens with which a step takes half again as long as its decodes alone.
+    """Finds the number of prompt tokens with which a step takes half again as long as its decodes alone, or more where
+    many prompts wait all the time.
+
+    A prompt that comes now and then does not slow the answers beside it by more than half. Where more come than go,
+    almost every step is longer by a half, and the next may take 1.3 times as long as those of late, and so on, until
+    few wait: the more answers share a step, the more tokens a second there are. (Half again as long in any case was
+    kept by few answers beside many prompts that waited: with 128 clients of a GPU, two of three.)
 
     How long a token takes depends on the machine, the model, the precision and the length of contexts, and the first
     few are almost free where a step waits for memory. So the number is found as the steps go: after each step that had
@@ -28,15 +39,17 @@ class StepTimes:
         self._most = max(first, most)
         self._alone: dict[int, float] = {}  # seconds of steps without prompts, by the bits of their rows
         self._since_alone = 0
+        self._lately = 1.0  # times as long as decodes alone, steps in which many wait; others count as 1
         self._each = math.inf
 
-    def took(self, decoded: int, prompts: int, seconds: float) -> None:
-        """A step took so long, with so many rows of decodes and tokens of prompts."""
+    def took(self, decoded: int, prompts: int, seconds: float, left: int = 0) -> None:
+        """A step took so long, with so many rows of decodes and tokens of prompts, and left some of so many prompts."""
         bits = decoded.bit_length()
         if not prompts:
             before = self._alone.get(bits, seconds)
             self._alone[bits] = before + (seconds - before) * WEIGHT
             self._since_alone = 0
+            self._count(1.0, seconds)
             return
         if not decoded:
             return
@@ -44,13 +57,20 @@ class StepTimes:
         if not self._alone:
             return
         nearest = min(self._alone, key=lambda known: (abs(known - bits), known))
-        each = (seconds / self._alone[nearest] - 1) / prompts  # how much longer for a token
+        alone = self._alone[nearest]
+        took = seconds / alone
+        self._count(took if left * MANY >= decoded else 1.0, seconds)
+        longer = max(LONGER, min((1 + GROWTH) * self._lately, MOST) - 1)
+        each = (took - 1) / prompts  # how much longer for a token
         lesser, self._each = min(each, self._each), each  # a step that something else delayed is not believed
-        wished = min(prompts * FASTER, max(prompts / FASTER, LONGER / max(lesser, 1e-9)))
-        if prompts * lesser <= LONGER and wished <= self._limit:
+        wished = min(prompts * FASTER, max(prompts / FASTER, longer / max(lesser, 1e-9)))
+        if prompts * lesser <= longer and wished <= self._limit:
             return  # a step of few tokens says nothing against more
         limit = self._limit ** (1 - WEIGHT) * wished**WEIGHT
         self._limit = min(max(limit, LEAST), self._most)
+
+    def _count(self, took: float, seconds: float) -> None:
+        self._lately += (min(took, MOST) - self._lately) * min(1 / LATELY, seconds / SECONDS)
 
     def shortest_alone(self) -> float:
         """Seconds of a step without prompts, by the rows that take least (others may be delayed); 0 before one."""

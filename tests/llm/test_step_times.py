@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from ingot.llm.kv_cache import KVCache
+from ingot.llm.scheduler import Request, Scheduler
 from ingot.llm.step_times import LEAST, STEPS_UNTIL_ALONE, StepTimes
 
 Machine = Callable[[int], float]  # tokens of a step → seconds
@@ -25,20 +27,67 @@ MACHINES: dict[str, tuple[Machine, int, int]] = {  # and the fewest and most tok
 
 @pytest.mark.parametrize("first", [12, 512])
 @pytest.mark.parametrize("name", MACHINES)
-def test_prompts_fill_half_a_step(name: str, first: int) -> None:
-    """Measured behind the first 60 steps, with noise of a tenth; one step in 50 takes three times as long."""
+def test_a_prompt_now_and_then_fills_half_a_step(name: str, first: int) -> None:
+    """One step in four has prompts. Measured behind the first 60 of those, with noise of a tenth; one step in 50 takes
+    three times as long."""
     machine, fewest, most = MACHINES[name]
     times, noise, seen = StepTimes(first, 512), random.Random(0), []
     decoded = 8
-    for i in range(400):
-        prompts = times.tokens() if i >= 5 else 0
+    for i in range(1600):
+        prompts = times.tokens() if i >= 5 and i % 4 == 0 else 0
         factor = 3 if noise.random() < 0.02 else 1 + 0.1 * noise.random()
         times.took(decoded, prompts, machine(decoded + prompts) * factor)
-        if i > 60 and prompts:
+        if i > 240 and prompts:
             seen.append(prompts)
     middle = sorted(seen)[len(seen) // 2]
     assert fewest <= middle <= most
     assert all(LEAST <= n <= 512 for n in seen)
+
+
+def test_few_prompts_that_wait_fill_half_a_step() -> None:
+    """One for nine answers, all the time."""
+    times = StepTimes(12, 512)
+    for i in range(3000):
+        prompts = times.tokens() if i >= 5 else 0
+        times.took(9, prompts, 0.010 + 0.0001 * prompts, 1)
+    assert 45 <= times.tokens() <= 51
+
+
+def test_where_many_prompts_wait_all_the_time_a_step_takes_two_and_a_half_times_as_long() -> None:
+    times, seen = StepTimes(12, 512), []
+    for i in range(3000):
+        prompts = times.tokens() if i >= 5 else 0
+        seconds = 0.010 + 0.0001 * prompts
+        times.took(4, prompts, seconds, 1)
+        seen.append(seconds / 0.010)
+    assert all(seen[i] <= 1.1 * max(1.5, 1.3 * sum(seen[:i]) / max(i, 1)) for i in range(256)), "they grow slowly"
+    assert 2.4 < max(seen) <= 2.51 and seen[-1] > 2.4
+
+
+def test_of_many_clients_few_wait() -> None:
+    """32 clients ask again as soon as they are answered: 32 tokens in, 16 out. A step of 32 decodes takes 7 ms, and 6
+    more for the prompts that come in the meantime; half as long as its decodes would leave half of them waiting."""
+    clients, in_, out = 32, 32, 16
+    scheduler: Scheduler[Request] = Scheduler(KVCache(64, 128, reuse=False), 512, clients, 1, max_mixed_tokens=64)
+    times, reading, asked = StepTimes(64, 512), [], 0
+    for step in range(3000):
+        while len(scheduler.running) + len(scheduler.waiting) < clients:
+            request = Request(asked, [0] * in_, in_ + out)
+            request.streamed, asked = True, asked + 1
+            scheduler.add(request)
+        plan = scheduler.plan()
+        decoded = plan.tokens - plan.prompt_tokens
+        scheduler.advance(plan)
+        seconds = 0.006 + 0.00003 * decoded + 0.0001 * plan.prompt_tokens
+        times.took(decoded, plan.prompt_tokens, seconds, plan.prompts_left)
+        scheduler.max_mixed_tokens = times.tokens()
+        for chunk in plan.chunks:
+            scheduler.accept(chunk, [0] if chunk.ends else [])
+            if len(chunk.request.tokens) == in_ + out:
+                scheduler.remove(chunk.request)
+        if step > 1500:
+            reading.append(decoded)
+    assert sorted(reading)[len(reading) // 2] > 24
 
 
 def test_contexts_that_grow_are_not_taken_for_prompts() -> None:
@@ -47,9 +96,9 @@ def test_contexts_that_grow_are_not_taken_for_prompts() -> None:
     for i in range(2000):
         prompts = times.tokens() if i >= 5 else 0
         alone += not prompts
-        times.took(4, prompts, 0.010 * (1 + i / 500) + 0.0001 * prompts)
+        times.took(4, prompts, 0.010 * (1 + i / 500) + 0.0004 * prompts, 1)
     assert alone - 5 == 1995 // (STEPS_UNTIL_ALONE + 1)
-    assert 150 < times.tokens() <= 290  # 0.5 × 50 ms at 0.1 ms each
+    assert 150 < times.tokens() <= 190  # 1.5 × 50 ms at 0.4 ms each
 
 
 def test_decodes_are_measured_alone_first() -> None:
