@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ingot.passes import pipeline
 from tests import kept, sampling, workers
 from tests.kept import PICO
 from tests.workers import PROCESSES, seconds_per_folder, shared, unit
@@ -36,6 +37,12 @@ settings.register_profile(
 settings.register_profile("conformance", parent=settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.register_profile("few", parent=settings.get_profile("ci"), max_examples=20)
 settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def verified_after_each_pass() -> None:
+    """A build verifies a network once, at the end of its passes."""
+    pipeline.each = True
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""The compile path of a Network, as a list of named passes. After each the network is verified.
+"""The compile path of a Network, as a list of named passes. At its end the network is verified.
+
+Where that fails, or a pass raises anything, the passes run once more and the network is verified after each, which
+names the one that broke it. Tests set `each` and have that from the start.
 
 A target says which passes there are. Those that change more of a stored weight than its layout are the same for all
 targets, `portable`, and come first. So a weight that was stored for one target can be recovered for another.
@@ -9,7 +12,9 @@ names the pass that changed the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +33,9 @@ from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import recipe_of
 
 Array = np.ndarray[Any, Any]
+
+each = False  # whether every network is verified after each pass, and not only one that is found broken
+_in_steps: ContextVar[bool | None] = ContextVar("in_steps", default=None)  # how the network around a body is lowered
 
 
 class Pass(NamedTuple):
@@ -133,21 +141,50 @@ def lower(
 
     Raises NetworkError when a pass leaves a network that breaks a rule, naming the pass.
     """
-    with unscoped():
-        return _lowered(clone(network), target, log, dump, check)
-
-
-def _lowered(
-    new: Network, target: Lowers, log: Log | None, dump: Callable[[str, str], None] | None, check: Check | None
-) -> Network:
     decisions: Log = [] if log is None else log
+    with unscoped():
+        if each or dump or check or _in_steps.get():
+            return _in_steps_of(network, target, decisions, dump, check)
+        if _in_steps.get() is False:  # the network around this body has the passes run once more
+            return _at_once(network, target, decisions)
+        begin = len(decisions)
+        try:
+            with _lowering(in_steps=False):
+                return _at_once(network, target, decisions)
+        except Exception:  # what a pass makes of a broken network may be anything
+            del decisions[begin:]
+        with _lowering(in_steps=True):
+            return _in_steps_of(network, target, decisions, dump, check)
+
+
+@contextmanager
+def _lowering(in_steps: bool) -> Iterator[None]:
+    token = _in_steps.set(in_steps)
+    try:
+        yield
+    finally:
+        _in_steps.reset(token)
+
+
+def _at_once(network: Network, target: Lowers, log: Log) -> Network:
+    new = clone(network)
+    for stage in target.passes:
+        stage.run(new, log)
+    return verify(new)
+
+
+def _in_steps_of(
+    network: Network, target: Lowers, log: Log, dump: Callable[[str, str], None] | None, check: Check | None
+) -> Network:
+    """The same, verified after each pass."""
+    new = clone(network)
     numbers = check.outputs(new) if check else {}
     if dump:
         dump("start", str(new))
     verified: list[object] = []
     sound: Sound = {}
     for stage in target.passes:
-        stage.run(new, decisions)
+        stage.run(new, log)
         if not same(verified, found := held(new)):  # most passes have nothing to do in most networks
             try:
                 verify(new, sound)

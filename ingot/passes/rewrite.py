@@ -77,6 +77,14 @@ class Rule:
     def _holes(self) -> dict[Value, str]:
         return {value: name for name, value in self._recorded.holes.items()}
 
+    @cached_property
+    def _read_by_when(self) -> tuple[str, ...]:
+        return _names(self.when)
+
+    @cached_property
+    def _read_by_replace(self) -> tuple[str, ...]:
+        return _names(self.replace)
+
     @property
     def root(self) -> type[Op]:
         """The op whose result is replaced."""
@@ -137,8 +145,12 @@ def _bind(want: Op, got: Op, found: Found) -> Found | None:
     return bound
 
 
-def _call(function: Callable[..., Any], found: Found) -> Any:
-    return function(**{name: found[name] for name in inspect.signature(function).parameters})
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def _call(function: Callable[..., Any], names: tuple[str, ...], found: Found) -> Any:
+    return function(**{name: found[name] for name in names})
 
 
 def apply(network: Network, rules: Sequence[Rule], log: Log) -> int:
@@ -173,7 +185,7 @@ def _rewrite(network: Network, rule: Rule, node: Node, log: Log, refused: set[tu
     for value in node.outputs:
         for found, nodes in rule.match(value):
             found["root"] = value
-            verdict = _call(rule.when, found)
+            verdict = _call(rule.when, rule._read_by_when, found)
             outside = "" if rule.shared else read_outside(network, value, nodes)
             if verdict is True and outside:
                 verdict = outside
@@ -183,7 +195,7 @@ def _rewrite(network: Network, rule: Rule, node: Node, log: Log, refused: set[tu
                     note(log, rule.name, node, str(verdict))
                 continue
             with network.insert_before(node):
-                new = _call(rule.replace, found)
+                new = _call(rule.replace, rule._read_by_replace, found)
             note(log, rule.name, node, "rewritten")
             network.replace(value, new)
             return detach(network, node, nodes)

@@ -102,10 +102,64 @@ def test_a_pass_that_changes_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -
         pipeline.lower(net, CPU, check=check)
 
 
-def test_a_pass_that_breaks_the_network_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("each", [True, False])
+def test_a_pass_that_breaks_the_network_is_named(monkeypatch: pytest.MonkeyPatch, each: bool) -> None:
+    monkeypatch.setattr(pipeline, "each", each)
     monkeypatch.setattr(simplify, "fold", lambda network, log: network.nodes.reverse())
     with pytest.raises(NetworkError, match="after pass 'fold'"):
         pipeline.lower(nets.llama(layers=1), CPU)
+
+
+def test_a_network_is_verified_once_and_its_log_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[str, Log]] = []
+    counts: list[int] = []
+
+    def counted(network: Network, *known: Any) -> Network:
+        counts[-1] += 1
+        return verify(network, *known)
+
+    monkeypatch.setattr(pipeline, "verify", counted)
+    for each in (True, False):
+        monkeypatch.setattr(pipeline, "each", each)
+        counts.append(0)
+        log: Log = []
+        found.append((str(pipeline.lower(nets.llama(layers=1), CPU, log=log)), log))
+    assert found[0] == found[1]
+    assert counts[0] > counts[1] == 1
+
+
+def test_bodies_in_bodies_are_not_lowered_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that each of them would look for by itself costs 2 to the power of how deep they nest."""
+    monkeypatch.setattr(pipeline, "each", False)
+    seen: list[str] = []
+
+    def fails(network: Network, log: Log) -> None:
+        seen.append(network.name)
+        if network.name == "deepest":
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(simplify, "fold", fails)
+    net = nested(6)
+    with pytest.raises(ZeroDivisionError):
+        pipeline.lower(net, CPU)
+    assert seen.count("deepest") == 2
+
+
+def nested(depth: int) -> Network:
+    """Branches in branches, the innermost named "deepest"."""
+    inner: Network | None = None
+    for name in ("deepest", *(f"around {i}" for i in range(depth))):
+        net, other = Network(name), Network("other")
+        predicate, x = _operands(net)
+        other.outputs["y"] = _operands(other)[1]
+        y = F.exp(x) if inner is None else F.cond(predicate, predicate, x, then_branch=inner, else_branch=other)
+        net.outputs["y"] = y
+        inner = net
+    return net
+
+
+def _operands(net: Network) -> tuple[Value, Value]:
+    return net.input("predicate", Spec((), "bool")), net.input("x", Spec((4,), F32))
 
 
 def test_the_log_says_what_was_refused_and_why() -> None:
