@@ -53,12 +53,12 @@ class Compiled:
 
 def compile_network(
     network: Network, target: Target = DEFAULT, *, weights: WeightFormat = AS_IS, plan: Plan | None = None,
-    dump: Callable[[str, str], None] | None = None, check: Check | None = None,
+    ready: Network | None = None, dump: Callable[[str, str], None] | None = None, check: Check | None = None,
 ) -> Compiled:  # fmt: skip
-    """The network as a program for a target, its weights in that format or its layers by a plan. Raises NetworkError
-    for what cannot be expressed."""
+    """The network as a program for a target, its weights in that format or its layers by a plan. ready: the network
+    `prepared` for plans, where that is there. Raises NetworkError for what cannot be expressed."""
     log: Log = []
-    made = quantized(network, weights, log) if plan is None else placed(network, plan)
+    made = quantized(network, weights, log) if plan is None else placed(network, plan, ready)
     lowered = lower(made, target, log=log, dump=dump, check=check)
     builder = ProgramBuilder(lowered, target)
     program = builder.build()
@@ -139,7 +139,7 @@ def make_tensors(
 
     def made(names: Sequence[str]) -> dict[str, Array]:
         small, found = Small(), {}
-        for name in names:
+        for name in sorted(names, key=lambda name: -_steps(stored[name])):  # on its way the longest makes the scales
             try:
                 found[name] = _tensor(name, stored[name], weights, shared, small)
             except ScalesError as e:
@@ -157,6 +157,10 @@ def make_tensors(
     if faults:
         raise ScalesError(str(faults[0]), frozenset().union(*(e.sources for e in faults)))
     return {name: tensors[name] for name in stored}
+
+
+def _steps(value: Value) -> int:
+    return 0 if value.kind == "constant" else len(recipe_of(value).steps)
 
 
 def _tensor(

@@ -305,9 +305,10 @@ def groups_of(layers: Sequence[Layer]) -> list[list[Value]]:
 # ------------------------------------------------------------------------------------------------------------ placing
 
 
-def placed(network: Network, plan: Plan) -> Network:
-    """A prepared copy of a network with its layers as the plan says. Raises NetworkError for the plan of another."""
-    new = prepared(network)
+def placed(network: Network, plan: Plan, ready: Network | None = None) -> Network:
+    """A prepared copy of a network with its layers as the plan says. ready: the network `prepared`, which stays as it
+    is. Raises NetworkError for the plan of another."""
+    new = prepared(network) if ready is None else clone(ready)
     layers = layers_of(new)
     if [(one.name, one.node.op.name) for one in layers] != [(c.name, c.op) for c in plan.layers]:
         raise NetworkError(

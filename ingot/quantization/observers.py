@@ -36,8 +36,11 @@ class Observer:
     def add(self, values: Array, what: str) -> None:
         """Counts an array of floats. Raises ValueFault where `what` is NaN or infinite."""
         flat = values.ravel(order="K")  # as it lies in memory
+        magnitudes = np.empty(min(flat.size, AT_ONCE), np.float32)
+        bins = np.empty(magnitudes.size, np.intp)
         for begin in range(0, flat.size, AT_ONCE):
-            self._add(np.abs(flat[begin : begin + AT_ONCE].astype(np.float32, copy=False)), what)
+            some = flat[begin : begin + AT_ONCE].astype(np.float32, copy=False)
+            self._add(np.abs(some, out=magnitudes[: some.size]), bins[: some.size], what)
 
     def beyond(self, limit: float) -> float:
         """The share of the values that are larger. Those of the limit's bin are taken to be spread evenly."""
@@ -48,7 +51,8 @@ class Observer:
         larger = inside * int(self.counts[at]) + int(self.counts[at + 1 :].sum())
         return float(larger / (self.zeros + int(self.counts.sum())))
 
-    def _add(self, magnitudes: Array, what: str) -> None:
+    def _add(self, magnitudes: Array, bins: Array, what: str) -> None:
+        """Counts magnitudes, which are lost. bins: as many integers, to work in."""
         largest = float(magnitudes.max())
         if not math.isfinite(largest):
             raise ValueFault(f"{what} is NaN or infinite: scales follow from finite values only")
@@ -57,8 +61,12 @@ class Observer:
         if largest == 0:
             return
         self._reach(largest)
-        exact = np.float32 if self.width > np.finfo(np.float32).tiny else np.float64  # by a power of two
-        counts = np.bincount((magnitudes * exact(1 / self.width)).astype(np.intp), minlength=BINS + 1)
+        if self.width > np.finfo(np.float32).tiny:  # exact, by a power of two
+            magnitudes *= np.float32(1 / self.width)
+            np.copyto(bins, magnitudes, casting="unsafe")
+        else:
+            np.copyto(bins, magnitudes * np.float64(1 / self.width), casting="unsafe")
+        counts = np.bincount(bins, minlength=BINS + 1)
         counts[0] -= zeros
         counts[BINS - 1] += counts[BINS]  # the largest magnitude that the bins reach
         self.counts += counts[:BINS]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import math
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 from ingot.backends.device import Device, device_of
@@ -29,7 +29,7 @@ from ingot.quantization.options import FIRST, LAST, Metric, Options, check_smoot
 from ingot.quantization.places import word_of
 from ingot.quantization.ranges import AUTO
 from ingot.quantization.report import Report, check_name, measured, write_accuracy
-from ingot.quantization.running import Array, Feeds, Maker
+from ingot.quantization.running import Array, Feeds, Made, Maker
 from ingot.quantization.search import FIRST_METHOD, Search
 from ingot.quantization.seen import Seen
 from ingot.quantization.smooth import Smoothing
@@ -41,7 +41,6 @@ MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may
 SAMPLES = 32  # of the data, that errors are measured on
 FEW = 32  # samples: with fewer a build says that scales follow from them alone
 LARGE = 0.1  # error of the outputs, of which a build warns
-COMPARED = 0.25  # seconds for whole runs in int8 and in float, where no report of them is asked for
 ELSEWHERE = (
     "whether it pays on {} is not timed, for that is not here; on an H100 the benchmarks' nets in int8 take 0.8 to 1.4 "
     "times as long as in float16 (docs/devices.md). A build there with the device cuda times both"
@@ -231,10 +230,20 @@ class Calibration:
         if all(whys):
             why = "; ".join(dict.fromkeys(whys))[:300] or "it has no convolution and no product"
             raise UserError(f"network {network.name} has no layer that can be int8: {why}")
+        with ThreadPoolExecutor(1) as behind:
+            return self._planned(network, ready, layers, whys, make, phases, behind)
+
+    def _planned(
+        self, network: Network, ready: Network, layers: Sequence[Layer], whys: Sequence[str], make: Maker,
+        phases: Phases, behind: Executor,
+    ) -> Calibrated:  # fmt: skip
+        """What the network becomes by the data. behind: a thread for what is done beside this one."""
         with phases.phase("calibrate") as done:
-            self.float = make(network).engine  # first: what calibrates takes over most of its weights
             seen = Seen(ready, make, layers, self.options)
-            seen.read(Batches(self.data, ready, self.options.batches), done)
+            made: list[Future[Made]] = []  # after what calibrates, whose weights it takes over, and beside its runs
+            batches = Batches(self.data, ready, self.options.batches)
+            seen.read(batches, done, lambda: made.append(behind.submit(make, network)))
+            self.float = made[0].result().engine
         choices = seen.choices(whys, FIRST_METHOD if self.options.method == AUTO else self.options.method)
         if all(choice.scale is None for choice in choices):
             raise UserError(f"by these data no layer of network {network.name} can be int8: {_whys(choices)}")
@@ -245,13 +254,13 @@ class Calibration:
             )
         self.wide, self.feeds = None if seen.is_narrow else self.float, seen.kept[0]
         with phases.phase("choose"):
-            search = Search(network, make, ready, seen, self.float, self.options, phases)
+            search = Search(network, make, ready, seen, self.float, self.options, phases, behind)
         if self.options.tune is not None:
             choices = self._tuned(search, choices, phases)
         plan = search.plan(choices)
         self.error, self.clipped = plan.facts["error"], seen.clipped(plan.layers)
-        made = search.made(plan.layers)
-        return Calibrated(plan, self.feeds, made.compiled, made.tensors)
+        best = search.made(plan.layers)
+        return Calibrated(plan, self.feeds, best.compiled, best.tensors)
 
     def _tuned(self, search: Search, choices: list[Choice], phases: Phases) -> list[Choice]:
         """The choices with layers in float where this is faster, by the file of measurements or by new ones."""
@@ -311,7 +320,7 @@ class Calibration:
             self.remarks.append(f"int8: all {len(report.plan.layers)} layers are float: {_whys(report.plan.layers)}")
         doubted = self.options.tune is None and bool(int8)
         if whole or doubted:
-            speed = measured(engine, self.float, self.feeds, self.timed, math.inf if whole else COMPARED)
+            speed = measured(engine, self.float, self.feeds, self.timed, precise=whole)
             report = dataclasses.replace(report, speed=speed)
         if doubted:
             self.remarks += report.doubts

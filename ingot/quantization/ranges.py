@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,13 @@ def _least(seen: Observer, power: int) -> float:
     centres, counts = centres[some], seen.counts[some].astype(np.float64)
     tried = seen.largest * np.arange(1, TRIED + 1) / TRIED
     scales = tried[:, None] / (LEVELS - 1)
-    rounded = np.minimum(np.rint(centres / scales), LEVELS - 1) * scales
-    away = np.abs(rounded - centres)
-    errors = math.prod([away] * power) @ counts
-    return float(tried[int(np.argmin(errors))])
+    away = centres / scales
+    np.rint(away, out=away)
+    np.minimum(away, LEVELS - 1, out=away)
+    away *= scales
+    away -= centres
+    np.abs(away, out=away)
+    raised = away * away
+    for _ in range(power - 2):
+        raised *= away
+    return float(tried[int(np.argmin(raised @ counts))])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from ingot.backends.device import DEFAULT, Device
@@ -18,11 +16,11 @@ from ingot.passes.calibrated import Choice, Plan
 from ingot.quantization.chart import Bar, chart
 from ingot.quantization.places import placed, seconds_of, word_of
 from ingot.quantization.running import Feeds, samples_of
-from ingot.quantization.tuning import GAIN, Tuning, by_layer
+from ingot.quantization.tuning import GAIN, Tuning, profiled
 from ingot.strict_json import finite
 from ingot.written import write_whole
 
-LEAST, PAIRS = 3, 7  # runs of both engines in turn, once they are warm
+LEAST, PAIRS = 3, 7  # runs of both engines in turn, once they are warm: for a remark, and for a report
 UNTIL_CAPTURED = 2  # first runs on a GPU, which compile and are recorded
 KINDS = (".svg", ".json")
 
@@ -185,23 +183,27 @@ def _times(before: float, after: float) -> str:
     return f"{before:.2f} → {after:.2f} ms"
 
 
-def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, seconds: float = math.inf) -> Speed:
-    """An engine in int8 beside one in float on the same inputs, in turn: PAIRS runs, or as many, at least LEAST, as
-    begin within so many seconds. By layer on the CPU alone: a GPU's kernels join what stands around a layer.
+def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, precise: bool = True) -> Speed:
+    """An engine in int8 beside one in float on the same inputs, in turn: PAIRS runs. By layer on the CPU alone: a GPU's
+    kernels join what stands around a layer. Unless it should be `precise` the runs by layer are all there are, or LEAST
+    pairs on a GPU.
     """
     sessions = {"float": other.session(device=device), "int8": engine.session(device=device)}
     on_cpu, given = device.runtime.name == DEFAULT, placed(feeds, device)
     names = [choice.name for choice in Report.of(engine).plan.layers]
-    layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names)) if on_cpu else ()  # runs that warm up
+    batch, where = samples_of(engine, feeds), word_of(device)
+    layers: tuple[tuple[str, float, float], ...] = ()
+    if on_cpu:  # these warm up
+        found = profiled(sessions["float"], sessions["int8"], feeds, names)
+        layers = tuple(found.layers)
+        if not precise:
+            return Speed(*found.whole, layers, batch, where)
     for session in sessions.values():
         for _ in range(0 if on_cpu else UNTIL_CAPTURED + 1):
             seconds_of(session, given)
     times: dict[str, list[float]] = {name: [] for name in sessions}
-    begin = perf_counter()
-    for number in range(PAIRS):
-        if number >= LEAST and perf_counter() - begin > seconds:
-            break
+    for _ in range(PAIRS if precise else LEAST):
         for name, session in sessions.items():
             times[name].append(seconds_of(session, given) * 1e3)
     one, two = (statistics.median(times[name]) for name in sessions)
-    return Speed(one, two, layers, samples_of(engine, feeds), word_of(device))
+    return Speed(one, two, layers, batch, where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -61,19 +62,52 @@ class Maker:
         self.weights = weights
         self._shared: WeakValueDictionary[Recipe, Array] = WeakValueDictionary()
 
-    def __call__(self, network: Network, plan: Plan | None = None) -> Made:
-        """An engine of a network, with its layers as a plan says."""
-        compiled = compile_network(network, plan=plan)
+    def __call__(self, network: Network, plan: Plan | None = None, ready: Network | None = None) -> Made:
+        """An engine of a network, with its layers as a plan says. ready: the network `prepared`."""
+        compiled = compile_network(network, plan=plan, ready=ready)
         header = header_of("network", {} if plan is None else plan.config, network, compiled)
         tensors = make_tensors(compiled.stored, self.weights, shared=self._shared)
         return Made(compiled, tensors, Engine.from_memory(header, tensors, external_ops(network)))
 
 
-class Trial(NamedTuple):
-    """Batches that errors are measured on, and what the network in float gives on them."""
+class Tried:
+    """An engine whose outputs on batches are compared, each run once: here, or behind what else is done."""
 
-    feeds: list[Feeds]
-    wanted: list[Mapping[str, Array]]
+    def __init__(self, engine: Engine, behind: Executor) -> None:
+        self._engine, self._behind = engine, behind
+        self._session: Session | None = None
+        self._found: dict[int, Mapping[str, Array]] = {}  # by the id of a batch, all of which somebody keeps
+        self._under_way: Future[None] | None = None
+
+    def know(self, feeds: Feeds, outputs: Mapping[str, Array]) -> None:
+        """Takes outputs that another run gave."""
+        self._found[id(feeds)] = outputs
+
+    def begin(self, batches: Sequence[Feeds]) -> None:
+        """Runs behind what else is done, on the batches that it has not run on. A fault shows when outputs are read."""
+        self._wait()
+        if self._missing(batches):
+            self._under_way = self._behind.submit(self._run, batches)
+
+    def on(self, batches: Sequence[Feeds]) -> list[Mapping[str, Array]]:
+        """The outputs on these batches."""
+        self._wait()
+        self._run(batches)
+        return [self._found[id(feeds)] for feeds in batches]
+
+    def _missing(self, batches: Sequence[Feeds]) -> list[tuple[int, Feeds]]:
+        return [(i, feeds) for i, feeds in enumerate(batches) if id(feeds) not in self._found]
+
+    def _run(self, batches: Sequence[Feeds]) -> None:
+        for i, feeds in self._missing(batches):
+            if self._session is None:
+                self._session = self._engine.session()
+            self._found[id(feeds)] = run(self._session, feeds, i)
+
+    def _wait(self) -> None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
 
 
 def sizes_of(network: Network, feeds: Feeds) -> dict[str, int]:
@@ -110,12 +144,19 @@ class Taps:
 
     def __init__(self, network: Network, make: Maker, values: Sequence[Value]) -> None:
         self._network, self._make, self._values = network, make, values
+        self._engines: list[Engine] = []  # kept, for others take over their weights
         self._sessions: list[tuple[dict[str, str], Session]] = []
+
+    def open(self, feeds: Feeds) -> bool:
+        """Makes what runs, by a first batch; whether it was not there yet."""
+        if self._sessions:
+            return False
+        self._sessions = [self._session(some) for some in self._rounds(feeds)]
+        return True
 
     def run(self, feeds: Feeds, number: int) -> Iterator[dict[str, Array]]:
         """Some of the values at a time."""
-        if not self._sessions:
-            self._sessions = [self._session(some) for some in self._rounds(feeds)]
+        self.open(feeds)
         for names, session in self._sessions:
             found = run(session, feeds, number)
             yield {name: _turned(found[label]) for label, name in names.items()}
@@ -140,7 +181,8 @@ class Taps:
         with unscoped():
             network.outputs = {label: _channels_last(network.values[name]) for label, name in names.items()}
         network.remove_dead()
-        return names, self._make(network).engine.session()
+        self._engines.append(self._make(network).engine)
+        return names, self._engines[-1].session()
 
 
 def _channels_last(value: Value) -> Value:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from ingot.builder.phases import Phases
-from ingot.engine.session import Engine, Session
+from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.ir import Network
 from ingot.ops.product import Matmul
@@ -21,7 +21,7 @@ from ingot.passes.calibrated import Choice, Layer, Plan, rows_as_stored
 from ingot.quantization.mixed import left_float
 from ingot.quantization.options import Metric, Options
 from ingot.quantization.ranges import AUTO
-from ingot.quantization.running import Apart, Feeds, Made, Maker, Prepared, Trial, differences, run, samples_of
+from ingot.quantization.running import Apart, Feeds, Made, Maker, Prepared, Tried, differences, samples_of
 from ingot.quantization.seen import Seen
 from ingot.quantization.sensitivity import sensitivity
 
@@ -37,31 +37,36 @@ AT_ONCE = 2  # layers whose shifts are computed side by side: each takes a few c
 
 
 class Search:
-    """Finds the plan: errors of layers, the budget, and whether correcting biases helps."""
+    """Finds the plan: errors of layers, the budget, and whether correcting biases helps.
+
+    behind: where a candidate runs while the next one is lowered.
+    """
 
     def __init__(
         self, network: Network, make: Maker, ready: Network, seen: Seen, in_float: Engine, options: Options,
-        phases: Phases,
+        phases: Phases, behind: Executor,
     ) -> None:  # fmt: skip
         self.network, self.make, self.ready, self.float = network, make, ready, in_float
         self.values = Prepared(ready, make.weights)
-        self.seen, self.options, self.phases = seen, options, phases
-        outputs = [given or run(self.float, seen.kept[i], i) for i, given in enumerate(seen.outputs)]
-        self.all = Trial(seen.kept, outputs)
+        self.seen, self.options, self.phases, self.behind = seen, options, phases, behind
+        self.all = seen.kept
         self.few = self._first(CHOSEN_ON)
+        self.wanted = Tried(in_float, behind)
+        for feeds, outputs in zip(self.all, seen.outputs, strict=True):
+            if outputs is not None:
+                self.wanted.know(feeds, outputs)
         self.facts: dict[str, Any] = {
             "method": FIRST_METHOD if options.method == AUTO else options.method, "batches": seen.batches,
         }  # fmt: skip
         if options.method == "percentile":
             self.facts["percentile"] = options.percentile
-        # By the best choices so far, and by those that they are tried with: what was made, its session, and its outputs
-        # by batches.
-        self._made: dict[tuple[Choice, ...], Made] = {}
-        self._sessions: dict[tuple[Choice, ...], Session] = {}
-        self._found: dict[tuple[Choice, ...], dict[int, Mapping[str, Array]]] = {}
+        # By the best choices so far, and by those that they are tried with.
+        self._made: dict[tuple[Choice, ...], tuple[Made, Tried]] = {}
+        self._shift_of: dict[int, tuple[float, ...]] = {}
 
     def plan(self, choices: list[Choice]) -> Plan:
         with self.phases.phase("choose"):
+            self.wanted.begin([*self.all, *self.few])
             for better in (self._by_rows, self._corrected, self._by_method):
                 choices = self._settled(better(choices))
         if self.options.errors:
@@ -84,6 +89,10 @@ class Search:
         products, layers = sum(c.rows for c in rows), sum(c.scale is not None for c in choices)
         if 2 * products <= layers:
             return choices
+        for tried in (choices, rows):
+            self._begin(tried, self.few)
+        if self.options.bias_correction:
+            self._shifts(choices)  # meanwhile: it takes the same ones of either
         return rows if self._error(rows, self.few) <= BY_ROWS_LEAST * self._error(choices, self.few) else choices
 
     def _by_method(self, choices: list[Choice]) -> list[Choice]:
@@ -104,22 +113,29 @@ class Search:
         return others
 
     def _with_errors(self, choices: list[Choice]) -> list[Choice]:
-        trial = self._first(max(ALONE // len(choices), 1))
+        batches = self._first(max(ALONE // len(choices), 1))
         with self.phases.phase("sensitivity") as done:
-            found = sensitivity(self.ready, self.values, choices, trial.feeds, done)
+            found = sensitivity(self.ready, self.values, choices, batches, done)
         return [dataclasses.replace(c, error=e) for c, e in zip(choices, found, strict=True)]
 
     def _corrected(self, choices: list[Choice]) -> list[Choice]:
         """The choices with shifts, where these make the error smaller."""
         if not self.options.bias_correction:
             return choices
-        int8 = [i for i, c in enumerate(choices) if c.scale is not None]
-        with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
-            shifts = dict(zip(int8, pool.map(self._shift, int8), strict=True))
+        self._begin(choices, self.few)
+        shifts = self._shifts(choices)
         shifted = [dataclasses.replace(c, shift=shifts[i]) if i in shifts else c for i, c in enumerate(choices)]
         better = self._error(shifted, self.few) < self._error(choices, self.few)
         self.facts["bias_correction"] = better
         return shifted if better else choices
+
+    def _shifts(self, choices: Sequence[Choice]) -> dict[int, tuple[float, ...]]:
+        """By layer in int8 what rounding its weight takes from the mean of each output."""
+        int8 = [i for i, c in enumerate(choices) if c.scale is not None]
+        missing = [i for i in int8 if i not in self._shift_of]
+        with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
+            self._shift_of |= zip(missing, pool.map(self._shift, missing), strict=True)
+        return {i: self._shift_of[i] for i in int8}
 
     def _shift(self, i: int) -> tuple[float, ...]:
         layer = self.seen.layers[i]
@@ -129,42 +145,41 @@ class Search:
     def made(self, choices: Sequence[Choice]) -> Made:
         """The program by these choices, its tensors and its engine; errors of layers change none of them."""
         key = _key(choices)
-        return self._made[key] if key in self._made else self.make(self.network, Plan(key, {}))
+        return self._made[key][0] if key in self._made else self.make(self.network, Plan(key, {}), self.ready)
 
-    def _first(self, samples: int) -> Trial:
+    def _first(self, samples: int) -> list[Feeds]:
         """The first samples of those that errors are measured on."""
-        feeds: list[Feeds] = []
-        wanted = []
-        for i, (batch, outputs) in enumerate(zip(*self.all, strict=True)):
-            left = samples - sum(samples_of(self.ready, some) for some in feeds)
+        found: list[Feeds] = []
+        for batch in self.all:
+            left = samples - sum(samples_of(self.ready, some) for some in found)
             if left <= 0:
                 break
-            feeds.append(self.seen.cut(batch, left))
-            wanted.append(outputs if feeds[-1] is batch else run(self.float, feeds[-1], i))
-        return Trial(feeds, wanted)
+            found.append(self.seen.cut(batch, left))
+        return found
 
-    def _apart(self, choices: Sequence[Choice], trial: Trial) -> Apart:
-        """How far the outputs by these choices are from those in float."""
+    def _begin(self, choices: Sequence[Choice], batches: Sequence[Feeds]) -> None:
+        """Makes an engine by these choices and runs it behind what else is done."""
+        self._tried(choices).begin(batches)
+
+    def _tried(self, choices: Sequence[Choice]) -> Tried:
         key = _key(choices)
-        self._made[key] = made = self.made(choices)
-        if key not in self._sessions:
-            self._sessions[key] = made.engine.session()
-        known = self._found.setdefault(key, {})
-        for i, feeds in enumerate(trial.feeds):
-            if id(feeds) not in known:
-                known[id(feeds)] = run(self._sessions[key], feeds, i)
-        return differences([known[id(feeds)] for feeds in trial.feeds], trial.wanted)
+        if key not in self._made:
+            made = self.made(choices)
+            self._made[key] = made, Tried(made.engine, self.behind)
+        return self._made[key][1]
+
+    def _apart(self, choices: Sequence[Choice], batches: Sequence[Feeds]) -> Apart:
+        """How far the outputs by these choices are from those in float."""
+        return differences(self._tried(choices).on(batches), self.wanted.on(batches))
 
     def _settled(self, choices: list[Choice]) -> list[Choice]:
         """The choices; of what was made for others nothing is kept."""
         kept = _key(choices)
         self._made = {key: made for key, made in self._made.items() if key == kept}
-        self._sessions = {key: session for key, session in self._sessions.items() if key == kept}
-        self._found = {key: found for key, found in self._found.items() if key == kept}
         return choices
 
-    def _error(self, choices: Sequence[Choice], trial: Trial) -> float:
-        return self._apart(choices, trial).relative
+    def _error(self, choices: Sequence[Choice], batches: Sequence[Feeds]) -> float:
+        return self._apart(choices, batches).relative
 
     def _within(self, choices: list[Choice], done: Callable[[int, int], None]) -> list[Choice]:
         """The choices with the fewest layers in float that keep the budget."""

@@ -38,8 +38,10 @@ class Seen:
         self.outputs: list[Mapping[str, Array] | None] = []  # of the kept, where the runs in float gave them
         self.batches = self.samples = 0
 
-    def read(self, batches: Batches, done: Callable[[int, int], None]) -> None:
-        """Runs the network on all batches."""
+    def read(
+        self, batches: Batches, done: Callable[[int, int], None], opened: Callable[[], None] = lambda: None
+    ) -> None:
+        """Runs the network on all batches. opened: is called when all is made that runs, before it does."""
         sources = [v for group in self.groups for v in group]
         group_of = {v.name: i for i, group in enumerate(self.groups) for v in group}
         means: dict[str, list[Means]] = {}
@@ -60,6 +62,8 @@ class Seen:
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for number, feeds in batches:
+                if taps.open(feeds):
+                    opened()
                 results: dict[str, Array] = {}
                 for found in taps.run(feeds, number):
                     results |= {label: found[name] for label, name in outputs.items() if name in found}
@@ -101,10 +105,12 @@ class Seen:
         """The layers with their scales by a method, all as int8 as they can be."""
         scale_of: dict[str, float] = {}
         unseen: set[str] = set()
-        for group, seen in zip(self.groups, self.observers, strict=True):
+        find = partial(range_of, method=method, percentile=self.options.percentile)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            ranges = list(pool.map(find, self.observers))
+        for group, seen, found_range in zip(self.groups, self.observers, ranges, strict=True):
             unseen |= set() if seen.any else {v.name for v in group}
-            scale = range_of(seen, method, self.options.percentile) / LIMIT
-            scale_of |= {v.name: float(np.float32(scale)) for v in group}
+            scale_of |= {v.name: float(np.float32(found_range / LIMIT)) for v in group}
         found = []
         for layer, why in zip(self.layers, whys, strict=True):
             scale = 0.0 if why else scale_of[layer.sources[0].name]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ingot.backends.device import DEFAULT, Device
 from ingot.engine.session import Engine, Session
@@ -153,7 +153,7 @@ def tuned(
     """
     best, given = int8.session(device=device), placed(feeds, device)
     on_cpu = device.runtime.name == DEFAULT
-    times = by_layer(plain.session(), best, feeds, layers) if on_cpu else []
+    times = profiled(plain.session(), best, feeds, layers).layers if on_cpu else []
     slower = sorted((b - a, name) for name, a, b in times if b > a)[::-1]
     floats: frozenset[str] = frozenset()
     before = after = _least(best, given)
@@ -173,14 +173,25 @@ def tuned(
     return Tuning(key, word_of(device), times, named, before * 1e3, after * 1e3)
 
 
-def by_layer(plain: Session, int8: Session, feeds: Feeds, names: Sequence[str]) -> list[tuple[str, float, float]]:
-    """(name, milliseconds in float, in int8) of the layers that both sessions name, each the least of some runs."""
+class Profiled(NamedTuple):
+    """Milliseconds in float and in int8, each the least of some runs: by layer (name, float, int8), and of all calls
+    of a run together.
+    """
+
+    layers: list[tuple[str, float, float]]
+    whole: tuple[float, float]
+
+
+def profiled(plain: Session, int8: Session, feeds: Feeds, names: Sequence[str]) -> Profiled:
+    """Runs of both sessions, in turn, call by call. Layers are those that both of them name."""
     runs: tuple[list[dict[str, float]], ...] = ([], [])
     for _ in range(PROFILES):
         for session, found in zip((plain, int8), runs, strict=True):
             found.append(_by_place(session.profile(feeds)))
     one, two = ({name: min(run[name] for run in some if name in run) for name in some[0]} for some in runs)
-    return [(name, one[name], two[name]) for name in names if name in one and name in two]
+    layers = [(name, one[name], two[name]) for name in names if name in one and name in two]
+    floats, int8s = (min(sum(run.values()) for run in some) for some in runs)
+    return Profiled(layers, (floats, int8s))
 
 
 def _by_place(calls: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from ingot.engine.session import Engine, Session
 from ingot.errors import FileError, UserError
 from ingot.passes.calibrated import Plan
 from ingot.quantization import places, report, tuning
+from ingot.quantization.tuning import Profiled
 from tests.quantization.test_quantize import batches, net
 
 
@@ -91,12 +92,10 @@ def _built(tune_file: Path, **words: Any) -> Engine:
 
 
 def test_a_build_says_where_int8_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "by_layer", lambda *_: [("stem", 1.0, 2.0), ("block", 2.0, 1.0)])
     network, weights = net()
-    for float_s, int8_s, count in ((1.0, 0.5, 1), (1.0, 1.0, 2)):
-        times = {True: int8_s, False: float_s}
-        order = iter([False, True] * 100)  # float first, in turn
-        monkeypatch.setattr(report, "seconds_of", lambda *_, times=times, order=order: times[next(order)])
+    layers = [("stem", 1.0, 2.0), ("block", 2.0, 1.0)]
+    for whole, count in (((1000.0, 500.0), 1), ((1000.0, 1000.0), 2)):
+        monkeypatch.setattr(report, "profiled", lambda *_, whole=whole: Profiled(layers, whole))
         engine = ingot.quantize(network, batches(), weights=weights)
         said = [line for line in engine.log if "int8: it does not pay" in line or "int8: no faster" in line]
         assert len(said) == count and said[-1] == "int8: no faster on this machine: stem"
@@ -143,7 +142,7 @@ def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.Monk
     def never(*_: Any) -> None:
         raise AssertionError("measured although there is a file")
 
-    monkeypatch.setattr(tuning, "by_layer", never)
+    monkeypatch.setattr(tuning, "profiled", never)
     report = tmp_path / "report.json"
     engine = _built(file, report_file=str(report))
     plan = Plan.of(engine.config)
