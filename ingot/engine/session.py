@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any, NamedTuple
@@ -278,16 +278,7 @@ class Engine:
 
     def tensor(self, name: str) -> Array:
         """A stored tensor, read-only, without a copy. Raises UserError when there is none of that name."""
-        asked: Any = name  # whatever a caller gave
-        if self._tensors is not None and isinstance(asked, str) and asked in self._tensors:
-            array = self._tensors[name].view()
-            array.flags.writeable = False
-            return array
-        try:
-            raw, (dtype, shape) = self._native.tensor(name), self._native.tensor_spec(name)
-        except (_native.Error, TypeError):  # a TypeError for what is no name
-            raise UserError(f"this engine has no tensor {brief(name)}") from None
-        return np.asarray(raw).view(dtypes.get(dtype).numpy).reshape(shape)
+        return _stored(self._native, self._tensors, name)
 
     @cached_property
     def _read(self) -> dict[str, None]:
@@ -386,6 +377,19 @@ class Engine:
         return [Port(name, _dtype(buffers, b), Dims(b["shape"])) for name, b in found]
 
 
+def _stored(native: Any, tensors: Mapping[str, Array] | None, name: Any) -> Array:
+    """What `Engine.tensor` gives, of an engine in the native core and what it keeps of its arrays."""
+    if tensors is not None and isinstance(name, str) and name in tensors:
+        array = tensors[name].view()
+        array.flags.writeable = False
+        return array
+    try:
+        raw, (dtype, shape) = native.tensor(name), native.tensor_spec(name)
+    except (_native.Error, TypeError):  # a TypeError for what is no name
+        raise UserError(f"this engine has no tensor {brief(name)}") from None
+    return np.asarray(raw).view(dtypes.get(dtype).numpy).reshape(shape)
+
+
 def _count(what: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
     """An int within bounds; by default the native core says which is too much."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -417,7 +421,11 @@ def load(path: str | os.PathLike[str], device: str | None = None, *, ops: Sequen
 
 
 class Session:
-    """One arena, one set of states, one run at a time (a second one meanwhile is a BusyError)."""
+    """One arena, one set of states, one run at a time (a second one meanwhile is a BusyError).
+
+    It keeps what it reads of an engine, and not the engine: one that keeps sessions would be a cycle, whose weights
+    stay until Python looks for those.
+    """
 
     def __init__(
         self,
@@ -429,13 +437,12 @@ class Session:
         kv_block_size: int = 16,
         device: str | Device | None = None,
     ) -> None:
-        self.engine = engine
         self.device = engine.device if device is None else device_of(device)
         asked: Any = entry  # whatever a caller gave
         if not isinstance(asked, str) or asked not in engine.entries:
             raise ArgumentError(f"the engine has no entry {brief(entry)}; it has {', '.join(engine.entries)}")
         opening = Opening(
-            engine.header, engine.tensor, engine._native, entry,
+            engine.header, partial(_stored, engine._native, engine._tensors), engine._native, entry,
             None if threads is None else _count("threads", threads, 0, 2**31 - 1),
             _count("kv_blocks", kv_blocks, 0), _count("kv_block_size", kv_block_size, 1),
             self.device.name, engine._kept, engine.external,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,15 @@ def simple(dtype: str = "float32") -> Engine:
     net.outputs["sum"] = x + x
     net.outputs["twice"] = y * 2
     return build_network(net, {})
+
+
+def stored_weight() -> tuple[Engine, Array]:
+    """An engine that stores one weight of its own, and that weight."""
+    net = Network("net")
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+    x = net.input("x", Spec((Dim("T"), 4), "float32"))
+    net.outputs["y"] = functional.matmul(x, net.parameter("w", Spec(weight.shape, "float32")))
+    return build_network(net, {"w": weight}), weight
 
 
 def feeds(rows: int = 3, dtype: str = "float32") -> dict[str, Array]:
@@ -193,6 +204,27 @@ def test_inputs_that_do_not_fit(change: dict[str, Any], why: str) -> None:
 def test_a_missing_input_is_named() -> None:
     with pytest.raises(InputError, match="missing.*y"):
         simple().run({"x": feeds()["x"]})
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch"])
+def test_an_engine_that_ran_goes_with_its_last_reference(device: str) -> None:
+    built, weight = stored_weight()
+    array = next(iter(built._tensors.values()))  # type: ignore[union-attr]
+    engine = built.on(device)
+    session = engine.session()
+    (found,) = engine.run(x=np.ones((2, 4), np.float32)).values()
+    np.testing.assert_array_equal(found, np.ones((2, 4), np.float32) @ weight)
+    gone = [weakref.ref(one) for one in (built, engine, array)]
+    gc.collect()
+    gc.disable()
+    try:
+        del engine, built, array
+        assert [one() is None for one in gone[:2]] == [True, True]
+        np.testing.assert_array_equal(*session.run(x=np.ones((2, 4), np.float32)).values(), found)
+        del session
+        assert gone[-1]() is None
+    finally:
+        gc.enable()
 
 
 def test_engines_are_shared_by_threads() -> None:
