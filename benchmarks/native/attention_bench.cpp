@@ -66,6 +66,15 @@ double time_of(Timing& timing, int threads) {
   return times[timing.copies > 1 ? times.size() / 2 : times.size() / 10];
 }
 
+/// The scales of keys and values up to about 1, as floats are: behind each group of 16 tokens.
+void set_scales(std::byte* pool, std::int64_t width) {
+  const std::int64_t group = kBlock * stored_width(DType::int8, width);
+  for (std::int64_t n = 0; (n + 1) * group <= kPool; ++n) {
+    float* const scale = reinterpret_cast<float*>(pool + (n + 1) * group) - kBlock;
+    for (std::int64_t i = 0; i < kBlock; ++i) scale[i] = static_cast<float>(1 + (n + 5 * i) % 16) * (1.0f / (16 * 127));
+  }
+}
+
 void measure(const Case& c, DType state, int threads, double seconds, std::int64_t kv, std::int64_t queries, double most, Memory& memory) {
   const std::int64_t blocks_each = (c.context + kBlock - 1) / kBlock, blocks = blocks_each * c.requests, rows = c.requests * queries;
   std::vector<std::int32_t> start(static_cast<std::size_t>(c.requests + 1)), length(static_cast<std::size_t>(c.requests)), table(static_cast<std::size_t>(blocks));
@@ -88,8 +97,8 @@ void measure(const Case& c, DType state, int threads, double seconds, std::int64
   }
   in[1].state = true;
   std::fill_n(out.shape, 3, -1);
-  const double scale = state == DType::int8 ? 1e-4 : 0.125;  // keys of any int8 are large: weights would be denormal
-  const nlohmann::json params = {{"scale", scale}, {"window", nullptr}, {"softcap", nullptr}};
+  if (state == DType::int8) set_scales(memory.pool.data(), c.width);
+  const nlohmann::json params = {{"scale", 0.125}, {"window", nullptr}, {"softcap", nullptr}};
   const auto kernel = find_kernel("paged_attention", 1)->make(params, {in, 5}, {&out, 1}, current_level());
   const Scratch scratch = kernel->plan(timing.in, {&timing.y, 1}, threads);
   timing.local_bytes = (scratch.per_thread + 4095) / 4096 * 4096 + 64;
@@ -129,7 +138,7 @@ int main(int argc, char** argv) {
   const std::int64_t kv = argc > 4 ? std::atoi(argv[4]) : 2, queries = argc > 5 ? std::atoi(argv[5]) : 1;
   Memory memory;
   fill(memory.rows.data(), 64 << 20, dtype == DType::int8 ? DType::bfloat16 : dtype);
-  fill(memory.pool.data(), 32 << 20, dtype == DType::int8 ? DType::float32 : dtype);  // of int8: any bits do, but for a scale
+  fill(memory.pool.data(), 32 << 20, dtype);
   for (std::int64_t at = 32 << 20; at < kPool; at += 32 << 20) std::memcpy(memory.pool.data() + at, memory.pool.data(), 32 << 20);
   const double most = roof(threads, DType::float32);
   std::printf("%s, level %s, %d threads, %ld kv heads, %ld query tokens; roof %.0f GFLOP/s float32\nwidth group requests context\n", name_of(dtype).data(),

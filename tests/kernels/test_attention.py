@@ -129,11 +129,11 @@ def as_stored(x: Array, layer: Layer) -> Array:
         return x.astype(layer.state)
     wide = x.astype(F32)
     scale = np.abs(wide).max(-1, keepdims=True) / F32.type(127)
-    return np.rint(wide / scale).clip(-127, 127) * scale
+    return np.rint(wide / np.where(scale > 0, scale, 1)).clip(-127, 127) * scale
 
 
 def slack(layer: Layer) -> float:
-    """Of sums of whole numbers, weights have 14 bits: half of the last one is 3e-5, and values are up to 4."""
+    """Of sums of whole numbers, weights have 14 bits or more: half of the last one is 3e-5, and values are up to 4."""
     return 5e-4 if layer.state == I8 else 1e-5
 
 
@@ -264,6 +264,7 @@ LONG = [
     Layer(6, 2, 34, F16, F16, window=1300, softcap=5.0),
     Layer(4, 1, 32, F32, BF16, block=32, sloped=True),
     Layer(9, 1, 34, F32, I8, block=48, window=900),
+    Layer(8, 1, 64, BF16, I8),
 ]
 
 
@@ -300,6 +301,37 @@ def test_values_of_any_size_over_segments(dtype: Any) -> None:
     request.v[700] = np.nan
     (bad,) = step(opened, layer, [(request, 0, 1600)])
     assert same_bits(bad[:700], y[:700]) and np.isnan(bad[1599:].astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("heads", [1, 4, 8])
+def test_values_of_different_sizes_in_a_cache_of_int8(heads: int) -> None:
+    """Scales of neighbours that are far apart, zeros among them, tiny or large: as exact as the largest value."""
+    layer = Layer(heads, 1, 64, F32, I8)
+    for size in (1e-20, 1.0, 1e20):
+        (request,), blocks = requests_of(layer, (200,), 12)
+        sizes = 10.0 ** -np.random.default_rng(13).integers(0, 7, (200, 1, 1))
+        request.v[:] = request.v * sizes * size
+        request.v[::9] = 0
+        (y,) = step(open_layer(layer, blocks), layer, [(request, 0, 200)])
+        assert np.abs(y.astype(np.float64) - request.expected()).max() < slack(layer) * size
+
+
+@pytest.mark.parametrize("heads", [1, 4, 8])
+def test_large_scores_over_a_cache_of_int8(heads: int) -> None:
+    """Of scores in the millions the greatest takes all, however small its value (but for rows where two are close)."""
+    layer = Layer(heads, 1, 64, F32, I8)
+    (request,), blocks = requests_of(layer, (200,), 14)
+    request.k[:] *= 1e4
+    request.q[:] *= 1e3
+    request.v[:] *= np.where(np.arange(200) % 2, 1, 0.01).astype(F32)[:, None, None]
+    (y,) = step(open_layer(layer, blocks), layer, [(request, 0, 200)])
+    scores = np.einsum("thd,sd->ths", request.q.astype(np.float64), as_stored(request.k, layer)[:, 0]) * layer.scale
+    scores[np.triu(np.ones((200, 200), bool), 1)[:, None].repeat(heads, 1)] = -np.inf
+    greatest = np.sort(scores)[..., -2:]
+    assert np.abs(greatest[1:]).max() > 2**23
+    close = greatest[..., 1] - greatest[..., 0] < 1e5
+    error = np.abs(y.astype(np.float64) - request.expected()).max(-1)
+    assert error[~close].max() < slack(layer) and (~close).sum() > 100
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -65,6 +65,7 @@ Operands operands_of_int8(const AttentionTask& task, const AttentionChunk& chunk
     widen_quads(chunk.v[g], chunk.v_ahead[g], v, kTokenGroup / 4, p.value_width);
     o.k[g] = o.k_ahead[g] = k, o.v[g] = o.v_ahead[g] = v;
   }
+  if (o.quads && chunk.first_group == 0 && chunk.last_group == kChunkGroups) read_value_scales(o, {0, kChunkTokens}, p.value_scales[0]);
 #if defined(__AMX_INT8__)
   o.tiles = int8_in_tiles(task);
   if (o.tiles) gather_value_quads(p, chunk);

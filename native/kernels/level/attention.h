@@ -21,16 +21,25 @@ constexpr int kMaxHeadDim = 512;
 /// share an inline function with another level's.)
 static constexpr int padded_width(int head_dim) { return (head_dim + kTokenGroup - 1) / kTokenGroup * kTokenGroup; }
 
-/// What a task works with beside its sums: q, K and V of a chunk in float32, scores, the bias of a row.
+/// Of int8: what a chunk's weights are multiplied by to become whole numbers, for tokens that are seen (level/attention_int8_weights.h).
+struct ValueScales {
+  float exponent[kChunkTokens];  // of the value's scale, from that of the greatest one on
+  float scale[kChunkTokens];     // the scale in the unit of those numbers
+  float unit;                    // the exponent of that unit
+};
+
+/// What a task works with beside its sums: q, K and V of a chunk in float32, scores, the bias of a row. Of int8 also the units of
+/// the rows' weights, and scales of values: for rows that see all of the chunk, and for one that does not.
 struct AttentionScratch {
-  float *q, *k, *v, *scores, *bias;
+  float *q, *k, *v, *scores, *bias, *units;
+  ValueScales* value_scales;
 
   AttentionScratch() = default;
   /// rows: a multiple of 16.
   AttentionScratch(Frame& frame, int head_dim, int value_dim, int rows)
       : q(frame.take<float>(std::int64_t{rows} * padded_width(head_dim))), k(frame.take<float>(kChunkTokens * padded_width(head_dim))),
         v(frame.take<float>(kChunkTokens * padded_width(value_dim))), scores(frame.take<float>(kScoreRows * kChunkTokens)),
-        bias(frame.take<float>(kChunkTokens)) {}
+        bias(frame.take<float>(kChunkTokens)), units(frame.take<float>(rows)), value_scales(frame.take<ValueScales>(2)) {}
 };
 
 /// Weighted sums of V, maxima, and 16 partial sums of weights a row.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_int8_tiles.h"
+#include "attention_int8_weights.h"
 #include "attention_tiles.h"
 #include "attention_weights.h"
 
@@ -54,7 +55,7 @@ class BlockRows {
     block.scores = p_.scores + b % 3 * kBlockRows * kChunkTokens;
     block.lows = p_.scores + (3 + b % 2) * kBlockRows * kChunkTokens;
     block.values = (const std::byte*)p_.v;
-    block.sum = p_.sum + (std::int64_t)r * p_.value_width;
+    block.sum = p_.sum + (std::int64_t)r * p_.value_width, block.units = p_.units + r;
     return block;
   }
 
@@ -81,7 +82,6 @@ class BlockRows {
   void weigh_block(int r, const TileBlock& before, TileBlock& block, const TileBlock& later) {
     const int rows = task_.rows - r < kBlockRows ? task_.rows - r : kBlockRows;
     const int scores_later = Kind::score_pieces(later), pieces = scores_later + Kind::value_pieces(before);
-    const bool own_bias = task_.mask.data != nullptr && !same_for_all_rows(task_);
     Seen seen[kBlockRows];
     bool whole = true;
     for (int i = 0; i < rows; ++i) {
@@ -89,16 +89,33 @@ class BlockRows {
       whole = whole && seen[i].whole();
       if (++head_ == task_.group) head_ = 0, ++next_;
     }
-    const bool together = Kind::kTogether == 2 && whole && !own_bias && !Scores::kSloped;
-    for (int i = 0, taken; i < rows; i += taken) {
-      taken = together && i + 2 <= rows ? 2 : 1;
+    const auto between = [&](int i, int taken) __attribute__((always_inline)) {
       run_pieces(before, later, pieces * i / rows, pieces * (i + taken) / rows, scores_later);
       for (int j = 0; j < taken; ++j) after_(r + i + j, task_.rows);
-      if (block.rows == 0) continue;
+    };
+    if (block.rows == 0)
+      between(0, rows);
+    else if constexpr (__is_same(Kind, QuadTiles))
+      weigh_quad_rows<Scores>(task_, p_, o_, start_, r, rows, block.scores, seen,
+                              [&](int i, int g) __attribute__((always_inline)) { return Kind::score(block, i, g); }, between);
+    else
+      weigh_pairs(r, rows, block, seen, whole, between);
+    end_piece(before, later, pieces - 1, scores_later);
+    written(block.scores);
+    if (!whole && !finite_ && block.rows != 0) add_alone(block, rows, seen);
+  }
+
+  template <class Between>
+  __attribute__((always_inline)) void weigh_pairs(int r, int rows, const TileBlock& block, const Seen* seen, bool whole, const Between& between) {
+    const bool own_bias = task_.mask.data != nullptr && !same_for_all_rows(task_);
+    const bool together = whole && !own_bias && !Scores::kSloped;
+    for (int i = 0, taken; i < rows; i += taken) {
+      taken = together && i + 2 <= rows ? 2 : 1;
+      between(i, taken);
       float* const scores = block.scores + i * kChunkTokens;
       if (taken == 2) {
         weigh_rows<Scores, 2>(task_, p_, r + i, scores, p_.bias, [&](int j, const Vec (&weights)[kChunkGroups]) __attribute__((always_inline)) {
-          PairTiles::put_weights(scores + j * kChunkTokens, weights);
+          Kind::put_weights(scores + j * kChunkTokens, weights);
         });
         continue;
       }
@@ -106,15 +123,11 @@ class BlockRows {
         Kind::no_weights(scores);
         continue;
       }
-      Kind::finish_scores(block, o_, i);
       if constexpr (Scores::kSloped) distances_of_row(task_, r + i, start_, p_.bias);
       else if (own_bias) bias_of_row(task_, r + i, start_, p_.bias);
       seen[i].whole() ? weigh_whole<Scores>(task_, p_, r + i, scores, p_.bias) : weigh<Scores>(task_, p_, r + i, scores, p_.bias, seen[i]);
-      Kind::finish_weights(scores, o_, seen[i]);
+      Kind::finish_weights(scores, seen[i]);
     }
-    end_piece(before, later, pieces - 1, scores_later);
-    written(block.scores);
-    if (!whole && !finite_ && block.rows != 0) add_alone(block, rows, seen);
   }
 
   /// Each row's values by themselves, without those of tokens that it does not see.

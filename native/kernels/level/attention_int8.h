@@ -2,9 +2,9 @@
 //
 // Where there are dot products of int8 (VNNI), rows of queries and weights become whole numbers of two digits, a byte each, so
 // that both products are sums of whole numbers, which are exact in any order: queries have 15 bits and a sign, with a scale a
-// row, and weights (times the scales of the values) 14 bits, with a scale a row and chunk. A token that a row does not see has
-// weight 0 there. AMX tiles make the same sums (attention_int8_tiles.h). Elsewhere K and V of a chunk are widened to float32 in
-// scratch, the scores of 16 tokens are multiplied by the scales of the keys, and weights by those of the values.
+// row, and weights (times the scales of the values) 16 bits, with a unit a row and chunk (attention_int8_weights.h). A token that a row
+// does not see has weight 0 there. AMX tiles make the same sums (attention_int8_tiles.h). Elsewhere K and V of a chunk are widened to
+// float32 in scratch, the scores of 16 tokens are multiplied by the scales of the keys, and weights by those of the values.
 #pragma once
 
 #include "attention_parts.h"
@@ -61,7 +61,7 @@ QueryRow read_query(const Parts& p, int r) {
   return q;
 }
 
-INGOT_INLINE Ints four_bytes(const std::int8_t* p) {
+INGOT_INLINE Ints four_bytes(const void* p) {
   std::int32_t word;
   __builtin_memcpy(&word, p, 4);
   return broadcast_int(word);
@@ -75,7 +75,7 @@ constexpr int kQuadRows = 3;
 constexpr int quad_vectors(int rows) { return rows == 1 ? 2 : 1; }  // 12 of 16
 #endif
 
-/// Scores of R rows and the tokens of V groups.
+/// Whole numbers of R rows' scores for the tokens of V groups. (They fit: 512 · 127 · 32,639 is below 2^31.)
 template <int R, int V>
 void score_quads_tile(const Parts& p, const Operands& o, int r, int group, float* scores) {
   QueryRow q[R];
@@ -106,64 +106,33 @@ void score_quads_tile(const Parts& p, const Operands& o, int r, int group, float
 #pragma GCC unroll 8
   for (int v = 0; v < V; ++v) {
     __builtin_prefetch(scales_of(o.k_ahead[group + v], p.width), 0, 3);
-    const Vec scale = load(o.k_scale[group + v]);
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i)
-      store(scores + i * kChunkTokens + v * kTokenGroup,
-            fma(to_float(high[i][v]), broadcast(256.0f), to_float(low[i][v])) * (scale * broadcast(q[i].scale)));
+      store(scores + i * kChunkTokens + v * kTokenGroup, from_bits(shift_left<8>(high[i][v]) + low[i][v]));
   }
 }
 
-/// In the place of a row's scores: the digits of its weights, weight = (128 * high + low) * unit.
+/// In the place of a row's scores: the high digits of its weights' whole numbers, 256 * high + low, then the low ones.
 struct WeightRow {
-  std::int8_t *high, *low;
-  float unit;
+  const std::uint8_t *high, *low;
 };
 
-constexpr float kMostWeight = 128 * 128 - 1;
-constexpr float kLeastWeight = 1e-30f;  // of a chunk's greatest: less would be infinite when it is divided by
+WeightRow read_weights(const float* scores) { return {(const std::uint8_t*)scores, (const std::uint8_t*)scores + kChunkTokens}; }
 
-WeightRow read_weights(float* scores) {
-  WeightRow w{(std::int8_t*)scores, (std::int8_t*)scores + kChunkTokens, 0};
-  __builtin_memcpy(&w.unit, w.low + kChunkTokens, 4);
-  return w;
-}
+void no_weights(float* scores) { __builtin_memset((void*)scores, 0, 2 * kChunkTokens); }
 
-void no_weights(float* scores) { __builtin_memset((void*)scores, 0, 2 * kChunkTokens + 4); }
-
-/// Weights times the scales of the values; those of tokens that the row does not see are 0.
-void weights_in_quads(float* scores, const float* const* scale, Seen seen) {
-  const int first = seen.first / kTokenGroup, last = (seen.last + kTokenGroup - 1) / kTokenGroup;
-  const Vec token = load(kIota);
-  Vec w[kChunkGroups], most = zero();
-#pragma GCC unroll 4
-  for (int g = 0; g < kChunkGroups; ++g) {
-    w[g] = zero();
-    if (g < first || g >= last) continue;
-    w[g] = load(scores + g * kTokenGroup) * load(scale[g]);
-    if (!seen.whole()) {
-      w[g] = select(token < broadcast((float)(seen.first - g * kTokenGroup)), zero(), w[g]);
-      w[g] = select(token < broadcast((float)(seen.last - g * kTokenGroup)), w[g], zero());
-    }
-    most = max(most, w[g]);
-  }
-  const float greatest = reduce_max(most);
-  const bool some = greatest > kLeastWeight || greatest != greatest;
-  const float unit = some ? greatest * (1.0f / kMostWeight) : 0.0f;  // else a denormal, which some CPUs take long to multiply by
-  const Vec each = broadcast(greatest > kLeastWeight ? kMostWeight / greatest : 0.0f), limit = broadcast(kMostWeight);
-  std::int8_t *high = (std::int8_t*)scores, *low = high + kChunkTokens;
-#pragma GCC unroll 4
-  for (int g = 0; g < kChunkGroups; ++g) {
-    const Ints weight = truncate_to_int(round_even(min(w[g] * each, limit)));
-    store_bytes(high + g * kTokenGroup, shift_right<7>(weight));
-    store_bytes(low + g * kTokenGroup, weight & broadcast_int(127));
-  }
-  __builtin_memcpy(low + kChunkTokens, &unit, 4);
+/// Where the digits of four tokens lie among those of a chunk: as bytes come out when vectors are narrowed.
+INGOT_INLINE int place_of_quad(int quad) {
+#if defined(__AVX512BW__)
+  return quad % 4 * 4 + quad / 4;
+#else
+  return quad;
+#endif
 }
 
 /// Adds the weighted values of the quads of tokens [first, last) to V vectors, from vector `at` on, of the sums of R rows.
 template <int R, int V>
-void add_quads_tile(const Parts& p, const Operands& o, int r, float* scores, int first, int last, int at) {
+void add_quads_tile(const Parts& p, const Operands& o, int r, const float* scores, int first, int last, int at) {
   WeightRow w[R];
   Ints high[R][V], low[R][V];
 #pragma GCC unroll 8
@@ -173,7 +142,7 @@ void add_quads_tile(const Parts& p, const Operands& o, int r, float* scores, int
     for (int v = 0; v < V; ++v) high[i][v] = low[i][v] = broadcast_int(0);
   }
   for (int quad = first; quad < last; ++quad) {
-    const std::int64_t offset = (std::int64_t)(quad % 4) * p.value_width * 4 + at * 4 * kLanes;
+    const std::int64_t offset = (std::int64_t)(quad % 4) * p.value_width * 4 + at * 4 * kLanes, place = 4 * place_of_quad(quad);
     const std::byte* const from = (const std::byte*)o.v[quad / 4] + offset;
     const std::byte* const later = (const std::byte*)o.v_ahead[quad / 4] + offset;
     Ints value[V];
@@ -184,7 +153,7 @@ void add_quads_tile(const Parts& p, const Operands& o, int r, float* scores, int
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const Ints x = four_bytes(w[i].high + 4 * quad), y = four_bytes(w[i].low + 4 * quad);
+      const Ints x = four_bytes(w[i].high + place), y = four_bytes(w[i].low + place);
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) add_dots(high[i][v], x, value[v]), add_dots(low[i][v], y, value[v]);
     }
@@ -194,7 +163,7 @@ void add_quads_tile(const Parts& p, const Operands& o, int r, float* scores, int
     float* sum = p.sum + (std::int64_t)(r + i) * p.value_width + at * kLanes;
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v)
-      store(sum + v * kLanes, fma(to_float(shift_left<7>(high[i][v]) + low[i][v]), broadcast(w[i].unit), load(sum + v * kLanes)));
+      store(sum + v * kLanes, fma(to_float(shift_left<8>(high[i][v]) + low[i][v]), broadcast(p.units[r + i]), load(sum + v * kLanes)));
   }
 }
 
@@ -251,7 +220,6 @@ void add_quads(const Parts& p, const Operands& o, int r, int rows, Seen any) {
 #else
 
 void score_quads(const Parts&, const Operands&, int, int, Seen) {}
-void weights_in_quads(float*, const float* const*, Seen) {}
 void no_weights(float*) {}
 void add_quads(const Parts&, const Operands&, int, int, Seen) {}
 

@@ -13,27 +13,29 @@ namespace {
 
 #if defined(__AMX_BF16__)
 
-/// The values of a chunk as rows of fours: [16][value_width][4 tokens], in p.v.
+/// The values of a chunk as rows of fours, in the order of the weights' digits: [16][value_width][4 tokens], in p.v.
 [[maybe_unused]] void gather_value_quads(const Parts& p, const AttentionChunk& chunk) {
-  const std::int64_t bytes = (std::int64_t)kTokenGroup * p.value_width;
+  const std::int64_t bytes = (std::int64_t)4 * p.value_width;
   for (int g = 0; g < kChunkGroups; ++g) {
-    std::byte* const to = (std::byte*)p.v + g * bytes;
-    if (g < chunk.first_group || g >= chunk.last_group) {
-      __builtin_memset(to, 0, bytes);
-      continue;
+    const bool there = g >= chunk.first_group && g < chunk.last_group;
+    for (int quad = 0; quad < 4; ++quad) {
+      std::byte* const to = (std::byte*)p.v + place_of_quad(4 * g + quad) * bytes;
+      if (!there) {
+        __builtin_memset(to, 0, bytes);
+        continue;
+      }
+      const std::byte *const from = (const std::byte*)chunk.v[g] + quad * bytes, *const ahead = (const std::byte*)chunk.v_ahead[g] + quad * bytes;
+      for (std::int64_t i = 0; i < bytes; i += 64) {
+        _mm512_store_si512(to + i, _mm512_loadu_si512(from + i));
+        __builtin_prefetch(ahead + i);
+      }
     }
-    const std::byte *const from = (const std::byte*)chunk.v[g], *const ahead = (const std::byte*)chunk.v_ahead[g];
-    for (std::int64_t i = 0; i < bytes; i += 64) {
-      _mm512_store_si512(to + i, _mm512_loadu_si512(from + i));
-      __builtin_prefetch(ahead + i);
-    }
-    __builtin_prefetch(ahead + bytes);
+    if (there) __builtin_prefetch((const std::byte*)chunk.v_ahead[g] + 4 * bytes);
   }
 }
 
 /// As PairTiles.
 struct QuadTiles {
-  static constexpr int kTogether = 1;
   static int score_pieces(const TileBlock& block) { return block.last_group - block.first_group; }
   static int value_pieces(const TileBlock& block) { return block.value_width / 16; }
 
@@ -56,9 +58,9 @@ struct QuadTiles {
     _tile_zero(d);                                                                              \
     INGOT_TILE_LOAD(7, block.values + piece * 64, (std::int64_t)block.value_width * 4);         \
     INGOT_TILE_LOAD(4, weights, kScoreStride);                                                  \
-    _tile_dpbssd(c, 4, 7);                                                                      \
+    _tile_dpbusd(c, 4, 7);                                                                      \
     INGOT_TILE_LOAD(5, weights + kChunkTokens, kScoreStride);                                   \
-    _tile_dpbssd(d, 5, 7);                                                                      \
+    _tile_dpbusd(d, 5, 7);                                                                      \
   } while (false)
 
 #define INGOT_STORE_DIGITS(c, d, high, low, stride)   \
@@ -93,24 +95,17 @@ struct QuadTiles {
     else INGOT_STORE_DIGITS(2, 3, high, low, 64);
     float* sum = block.sum + piece * kLanes;
     for (int r = 0; r < block.rows; ++r, sum += block.value_width) {
-      const Ints digits = shift_left<7>(bits(load(high + r * kLanes))) + bits(load(low + r * kLanes));
-      store(sum, fma(to_float(digits), broadcast(read_weights(block.scores + r * kChunkTokens).unit), load(sum)));
+      const Ints digits = shift_left<8>(bits(load(high + r * kLanes))) + bits(load(low + r * kLanes));
+      store(sum, fma(to_float(digits), broadcast(block.units[r]), load(sum)));
     }
   }
 
-  /// Row r's scores from their digits.
-  INGOT_INLINE void finish_scores(const TileBlock& block, const Operands& o, int r) {
-    float scale;
-    __builtin_memcpy(&scale, block.q + r * block.q_bytes + 2 * block.width, 4);
-    float *const highs = block.scores + r * kChunkTokens, *const lows = block.lows + r * kChunkTokens;
-    for (int g = block.first_group; g < block.last_group; ++g) {
-      const Vec high = to_float(bits(load(highs + g * kTokenGroup))), low = to_float(bits(load(lows + g * kTokenGroup)));
-      store(highs + g * kTokenGroup, fma(high, broadcast(256.0f), low) * (load(o.k_scale[g]) * broadcast(scale)));
-    }
+  /// A row's scores for a group.
+  INGOT_INLINE Vec score(const TileBlock& block, int row, int group) {
+    const int at = row * kChunkTokens + group * kTokenGroup;
+    return to_float(shift_left<8>(bits(load(block.scores + at))) + bits(load(block.lows + at)));
   }
 
-  INGOT_INLINE void no_weights(float* weights) { INGOT_LEVEL::no_weights(weights); }
-  INGOT_INLINE void finish_weights(float* weights, const Operands& o, Seen seen) { weights_in_quads(weights, o.v_scale, seen); }
   static bool finite_values(const AttentionTask&, const Parts&) { return true; }  // those that a row does not see have weight 0
 };
 

@@ -12,14 +12,15 @@ namespace {
 
 /// The parts of a task's memory.
 struct Parts {
-  float *q, *k, *v, *scores, *bias;
+  float *q, *k, *v, *scores, *bias, *units;
+  ValueScales* value_scales;
   float *sum, *maximum, *weight;  // weight: 16 partial sums a row, one per token of a group
   int width, value_width;
 };
 
 Parts parts_of(const AttentionTask& task, const AttentionSums& sums) {
   const AttentionScratch& own = task.scratch;
-  return {own.q, own.k, own.v, own.scores, own.bias, sums.sum, sums.maximum, sums.weight, padded_width(task.head_dim), padded_width(task.value_dim)};
+  return {own.q, own.k, own.v, own.scores, own.bias, own.units, own.value_scales, sums.sum, sums.maximum, sums.weight, padded_width(task.head_dim), padded_width(task.value_dim)};
 }
 Parts parts_of(const AttentionTask& task) { return parts_of(task, task.sums); }
 Parts totals_of(const AttentionTask& task) { return parts_of(task, task.totals); }

@@ -8,7 +8,7 @@
 
 #include "attention.h"
 #include "attention_blocks.h"
-#include "attention_int8.h"
+#include "attention_int8_weights.h"
 #include "attention_parts.h"
 #include "attention_tile.h"
 #include "attention_weights.h"
@@ -127,26 +127,25 @@ void attend_tile(const AttentionTask& task, const Parts& p, const Operands& o, s
     score_quads(p, o, r, rows, any);
   else
     score_tile(task, p, o, r, rows, any);
+  if (o.quads) {
+    weigh_quad_rows<Scores>(task, p, o, start, r, rows, p.scores, seen,
+                            [&](int i, int g) __attribute__((always_inline)) { return to_float(bits(load(p.scores + i * kChunkTokens + g * kTokenGroup))); },
+                            [](int, int) {});
+    return add_quads(p, o, r, rows, any);
+  }
   const bool own_bias = task.mask.data != nullptr && !same_for_all_rows(task);
   for (int i = 0; i < rows; ++i) {
     float* scores = p.scores + i * kChunkTokens;
     after(r + i, task.rows);
-    if (seen[i].none()) {
-      if (o.quads) no_weights(scores);
-      continue;
-    }
+    if (seen[i].none()) continue;
     if (o.scaled) scale_by(scores, o.k_scale, seen[i]);
     if constexpr (Scores::kSloped)
       distances_of_row(task, r + i, start, p.bias);
     else if (own_bias)
       bias_of_row(task, r + i, start, p.bias);
     seen[i].whole() ? weigh_whole<Scores>(task, p, r + i, scores, p.bias) : weigh<Scores>(task, p, r + i, scores, p.bias, seen[i]);
-    if (o.quads)
-      weights_in_quads(scores, o.v_scale, seen[i]);
-    else if (o.scaled)
-      scale_by(scores, o.v_scale, seen[i]);
+    if (o.scaled) scale_by(scores, o.v_scale, seen[i]);
   }
-  if (o.quads) return add_quads(p, o, r, rows, any);
   if (every.none()) {
     for (int i = 0; i < rows; ++i) add_values(task, p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, seen[i].last);
     return;

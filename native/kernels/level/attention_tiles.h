@@ -41,6 +41,7 @@ struct TileBlock {
   float* lows;                 // of int8: the scores of low digits
   const std::byte* values;
   float* sum;
+  const float* units;          // of int8: of the rows' weights
 };
 
 /// Tiles of a block of the task's rows. A task's chunks find them set up: that takes as long as a fifth of a chunk of few rows.
@@ -107,7 +108,6 @@ void mask_value_tiles(const AttentionTask& task, const std::byte* from, Seen see
 /// Products of a block are cut into pieces. One is begun by the accumulators of its turn, 0 or 1, and ended, stored, once the next one is
 /// begun: a tile that is stored at once would wait for its products, and the next ones for it.
 struct PairTiles {
-  static constexpr int kTogether = 2;  // rows that are weighed at once
   static int score_pieces(const TileBlock& block) { return block.last_group - block.first_group; }
   static int value_pieces(const TileBlock& block) { return block.value_width / 16; }
 
@@ -163,8 +163,6 @@ struct PairTiles {
     else INGOT_TILE_STORE(1, to, (std::int64_t)block.value_width * 4);
   }
 
-  INGOT_INLINE void finish_scores(const TileBlock&, const Operands&, int) {}
-
   INGOT_INLINE void no_weights(float* weights) {
     for (int g = 0; g < kChunkGroups; ++g) store(weights + g * kTokenGroup, zero());
   }
@@ -182,7 +180,7 @@ struct PairTiles {
       _mm512_store_si512(to + kChunkTokens * 2 + s * 64, _mm512_or_si512(_mm512_srli_epi32(x_low.v, 16), _mm512_and_si512(y_low.v, upper)));
     }
   }
-  INGOT_INLINE void finish_weights(float* weights, const Operands&, Seen seen) {
+  INGOT_INLINE void finish_weights(float* weights, Seen seen) {
     Vec all[kChunkGroups];
     INGOT_UNROLL for (int g = 0; g < kChunkGroups; ++g)
       all[g] = (g + 1) * kTokenGroup <= seen.first || g * kTokenGroup >= seen.last ? zero() : load(weights + g * kTokenGroup);

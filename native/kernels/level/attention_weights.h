@@ -42,6 +42,22 @@ struct Masked {
   INGOT_INLINE Vec exponent(Vec difference) { return difference * broadcast(kLog2E); }
 };
 
+#if defined(__AVX512F__)
+
+/// 2^y for y up to some tens; zero below 2^-126, where it would be denormal. Within 1.5e-7 of its size; of whole y exact.
+INGOT_INLINE Vec power_of_two(Vec y) {
+  const Vec f{_mm512_reduce_ps(y.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};  // y - floor(y)
+  Vec p = broadcast(1.8671381985768676e-3f);  // of the least relative error with p(0) = 1
+  p = fma(p, f, broadcast(9.0170120820403099e-3f));
+  p = fma(p, f, broadcast(5.5799927562475204e-2f));
+  p = fma(p, f, broadcast(2.4016444385051727e-1f));
+  p = fma(p, f, broadcast(6.9315129518508911e-1f));
+  p = fma(p, f, broadcast(1.0f));
+  return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(y.v, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p.v, y.v)};  // times 2^floor(y)
+}
+
+#else
+
 /// 2^y for y up to some tens; zero below 2^-126, where it would be denormal. The polynomial is Cephes' (S. Moshier).
 INGOT_INLINE Vec power_of_two(Vec y) {
   const Vec n = round_even(y);
@@ -53,13 +69,10 @@ INGOT_INLINE Vec power_of_two(Vec y) {
   p = fma(p, f, broadcast(2.402264791363012e-1f));
   p = fma(p, f, broadcast(6.931472028550421e-1f));
   p = fma(p, f, broadcast(1.0f));
-#if defined(__AVX512F__)
-  const Vec power = ldexp_rounded(p, n);
-#else
-  const Vec power = from_bits(bits(p) + shift_left<23>(truncate_to_int(n)));
-#endif
-  return select(y < broadcast(-126.0f), zero(), power);
+  return select(y < broadcast(-126.0f), zero(), from_bits(bits(p) + shift_left<23>(truncate_to_int(n))));
 }
+
+#endif
 
 /// A sum that has shrunk. Tiles take denormals for zeros, as often as they meet them.
 INGOT_INLINE Vec without_denormals(Vec x) {
@@ -70,6 +83,18 @@ INGOT_INLINE Vec without_denormals(Vec x) {
 #endif
 }
 
+/// Makes `greatest` a row's reference score, and shrinks what was summed under the one before.
+template <class Scores>
+void raise_to(const Parts& p, int r, float greatest) {
+  const float before = p.maximum[r];
+  p.maximum[r] = greatest;
+  if (before == -__builtin_inff()) return;
+  const Vec shrink = power_of_two(Scores::exponent(broadcast(before - greatest)));
+  store(p.weight + r * kTokenGroup, load(p.weight + r * kTokenGroup) * shrink);
+  float* sum = p.sum + r * p.value_width;
+  for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, without_denormals(load(sum + d) * shrink));
+}
+
 /// Raises a row's reference score when the chunk's greatest is well above it, and shrinks what was summed under the old one.
 /// (Weights up to 2^8 lose nothing, and most chunks need no shrinking that way.) 0 while all scores were -inf.
 template <class Scores>
@@ -77,13 +102,7 @@ INGOT_INLINE Vec raise_maximum(const Parts& p, int r, Vec best) {
   const float before = p.maximum[r], bound = before + Scores::kSlack;
   if (any(broadcast(bound) < best)) {  // foreseen, so that the weights need not wait for the greatest of 16
     const float greatest = reduce_max(best);
-    if (greatest > bound) p.maximum[r] = greatest;
-    if (greatest > bound && before > -__builtin_inff()) {
-      const Vec shrink = power_of_two(Scores::exponent(broadcast(before - greatest)));
-      store(p.weight + r * kTokenGroup, load(p.weight + r * kTokenGroup) * shrink);
-      float* sum = p.sum + r * p.value_width;
-      for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, without_denormals(load(sum + d) * shrink));
-    }
+    if (greatest > bound) raise_to<Scores>(p, r, greatest);
   }
   return broadcast(p.maximum[r] == -__builtin_inff() ? 0.0f : p.maximum[r]);
 }
