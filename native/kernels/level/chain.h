@@ -354,7 +354,7 @@ INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, c
     }
     words[r] = _mm512_packs_epi32(q[0], q[1]);
     if constexpr (Rectified) words[r] = _mm512_max_epi16(words[r], _mm512_setzero_si512());
-    words[r] = _mm512_adds_epi16(words[r], zero_point);
+    if (ending.zero != 0) words[r] = _mm512_adds_epi16(words[r], zero_point);
   }
   const __m512i mixed = __is_same(T, std::int8_t) ? _mm512_packs_epi16(words[0], words[1]) : _mm512_packus_epi16(words[0], words[1]);
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);

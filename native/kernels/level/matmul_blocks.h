@@ -34,7 +34,14 @@ struct RowsEnd {
   void fetch(int first, int rows) const;
   const TileOperand* extra(int link) const { return link < 0 ? nullptr : &job->epilogue.extras[chain.links[link].operand - 1]; }
   bool is_bounded_panel() const;
+  /// Puts it at columns of the job's output.
+  void place(std::int64_t from, std::int64_t columns) { column = from, width = smaller(columns, job->columns - from); }
+  /// Of int8: whether tiles end the panel there in registers.
+  bool ends_panel() const { return width == kPanel && (halves || (bytes && is_bounded_panel())); }
 };
+
+struct PlacedRows;
+struct PlacedTile;
 
 /// A block of k of one panel, or of two beside each other, for all rows of the row block.
 struct BlockProduct {
@@ -56,6 +63,8 @@ struct BlockProduct {
   bool first, last;         // block of k: the first starts from zero, the last makes floats of whole numbers
   const std::int32_t* starts;  // of int8: what is added to the sums of each output before, or null
   const RowsEnd* end;       // at the last block of k: takes the sums, which are not stored then; or null
+  const PlacedRows* placed;  // of rows that are read from where they lie, and the tile of them (matmul_in_place.h)
+  const PlacedTile* tile;
 };
 
 /// Where the block's sums lie: of a row and a vector of outputs, two to a panel.
@@ -256,9 +265,8 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     product.end = block == sizes.blocks - 1 ? end : nullptr;
     if (kept && end != nullptr) product.accumulators = sizes.accumulators;  // those before are finished
     if (product.end != nullptr) {
-      end->column = column + panel * kPanel;
-      end->width = smaller(product.panels * kPanel, job.columns - end->column);
-      if constexpr (Kind::integers) end->direct = end->width == kPanel && (end->halves || (end->bytes && end->is_bounded_panel()));
+      end->place(column + panel * kPanel, product.panels * kPanel);
+      if constexpr (Kind::integers) end->direct = end->ends_panel();
     }
     Kind::multiply(product);
     panel = next_panel, block = next_block;
@@ -316,10 +324,9 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
   return true;
 }
 
+/// Packs and multiplies rows [first, last) of a job. `ended`: whether `end` is what its block products end rows with.
 template <class Kind>
-INGOT_INLINE void run_job(const MatmulJob& job) {
-  RowsEnd end;
-  const bool ended = ends_rows<Kind>(job, end);
+INGOT_INLINE void run_rows(const MatmulJob& job, RowsEnd& end, bool ended, std::int64_t first, std::int64_t last) {
   PassSizes sizes;
   const bool same = job.packing == Packing::same;
   const std::int64_t depth = same ? Kind::w_depth : packed_depth(job.packing), bytes = same ? Kind::w_bytes : kPackedBytes;
@@ -327,10 +334,10 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
   sizes.block_bytes = Kind::blocking.depth / depth * bytes;
   sizes.blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
   const int most = pass_rows(Kind::blocking, job.k, job.units * job.parts * sizes.panel_bytes);
-  const std::int64_t passes = (job.rows + most - 1) / most;
+  const std::int64_t all_rows = last - first, passes = (all_rows + most - 1) / most;
   for (std::int64_t pass = 0; pass < passes; ++pass) {
-    const std::int64_t first_row = job.rows * pass / passes;
-    const std::int64_t rows = job.rows * (pass + 1) / passes - first_row;
+    const std::int64_t first_row = first + all_rows * pass / passes;
+    const std::int64_t rows = first + all_rows * (pass + 1) / passes - first_row;
     const bool kept = keeps_rows(Kind::blocking, rows, job.k);
     // Kept rows whose products end them need sums for the panels of one product only.
     const bool all = kept && ended;
@@ -353,6 +360,13 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
         finish(job, sizes.accumulators + at, sizes.part_stride, sizes.stride, first_row, rows, column + at, smaller(kTile, width - at));
     }
   }
+}
+
+template <class Kind>
+INGOT_INLINE void run_job(const MatmulJob& job) {
+  RowsEnd end;
+  const bool ended = ends_rows<Kind>(job, end);
+  run_rows<Kind>(job, end, ended, 0, job.rows);
 }
 
 }  // namespace

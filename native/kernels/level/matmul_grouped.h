@@ -6,6 +6,7 @@
 #pragma once
 
 #include "matmul.h"
+#include "matmul_patches.h"
 #include "simd.h"
 
 namespace ingot::INGOT_LEVEL {

@@ -1,0 +1,151 @@
+// What ends a register tile of R rows by a panel of 32 outputs in its registers: biases, a residual, limits, and for sums of int8 scales and
+// the step of a result of bytes. The same steps in the same order as RowsEnd::run.
+#pragma once
+
+#include "matmul_blocks.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+template <class T, int R>
+[[maybe_unused]] __attribute__((noinline)) void store_each(T* y, std::int64_t stride, const Vec (&a)[R][2]) {
+  for (int r = 0; r < R; ++r, y += stride) store(y, a[r][0]), store(y + kLanes, a[r][1]);
+}
+
+/// The epilogue of a register tile, in its registers: the same steps in the same order as RowsEnd::run.
+template <class T, int R>
+INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][2], int row) {
+  const auto at = [&](const TileOperand& o) { return (T*)o.data + (end.first_row + row) * o.row_stride + end.column; };
+  if (end.bias.data != nullptr) {
+    const bool wide = end.bias.dtype == DType::float32;
+    const float* exact = (const float*)end.bias.data + end.column;
+    const T* bias = (const T*)end.bias.data + end.column;
+    const Vec b[2] = {wide ? load(exact) : load(bias), wide ? load(exact + kLanes) : load(bias + kLanes)};
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + b[c];
+    }
+  }
+  if (end.residual.data != nullptr) {
+    const T* from = at(end.residual);
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += end.residual.row_stride) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + load(from + c * kLanes);
+    }
+  }
+  if (end.low != nullptr) {
+    const Vec low = load(end.low);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = max_nan(a[r][c], low);
+    }
+  }
+  T* y = at(end.out);
+#if defined(__AVX512F__)
+  if (end.width < kPanel) {
+    const int first = end.width < kLanes ? (int)end.width : kLanes, second = (int)end.width - first;
+    INGOT_UNROLL for (int r = 0; r < R; ++r, y += end.out.row_stride) {
+      store_partial(y, a[r][0], first);
+      store_partial(y + kLanes, a[r][1], second);
+    }
+    return;
+  }
+#endif
+#if defined(__AVX512BF16__)
+  if (store_rounded(y, end.out.row_stride, a)) return;
+  Vec kept[R][2];  // a copy, so that the sums themselves stay in registers
+  __builtin_memcpy(kept, a, sizeof kept);
+  store_each(y, end.out.row_stride, kept);
+#else
+  INGOT_UNROLL for (int r = 0; r < R; ++r, y += end.out.row_stride) {
+    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(y + c * kLanes, a[r][c]);
+  }
+#endif
+}
+
+/// The same for sums of int8, as scaled_rows ends them: scales, biases, a residual, and bytes in the bounds of the panel.
+template <int R>
+INGOT_INLINE void end_bytes(const RowsEnd& end, Vec (&a)[R][2], int row) {
+  const Chain& chain = end.chain;
+  const auto each = [&](const TileOperand& o, auto step) __attribute__((always_inline)) {
+    const float* const from = (const float*)o.data + end.column;
+    const Vec shared[2] = {load(from), load(from + kLanes)};
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = step(a[r][c], shared[c]);
+    }
+  };
+  const auto added = [](Vec v, Vec w) __attribute__((always_inline)) { return v + w; };
+  each(*end.extra(0), [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
+  if (chain.shifts[0] >= 0) each(*end.extra(chain.shifts[0]), added);
+  if (chain.shifts[1] >= 0) each(*end.extra(chain.shifts[1]), added);
+  if (chain.residual >= 0) {
+    const TileOperand& residual = *end.extra(chain.residual);
+    const Link& link = chain.links[chain.residual];
+    const Vec zero_point = broadcast(link.zero), scale = broadcast(link.scale);
+    const std::int8_t* from = (const std::int8_t*)residual.data + (end.first_row + row) * residual.row_stride + end.column;
+    const auto add = [&](auto of) __attribute__((always_inline)) {
+      INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
+        INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + of(load(from + c * kLanes)) * scale;
+      }
+    };
+    if (link.zero == 0) add([](Vec v) __attribute__((always_inline)) { return v; });
+    else add([&](Vec v) __attribute__((always_inline)) { return v - zero_point; });
+  }
+  const std::int64_t stride = end.job->epilogue.out.row_stride;
+  std::int8_t* y = (std::int8_t*)end.job->epilogue.out.data + (end.first_row + row) * stride + end.column;
+  const auto store_all = [&]<bool Rectified>(Flag<Rectified>) __attribute__((always_inline)) {
+    INGOT_UNROLL for (int r = 0; r < R; r += 2, y += 2 * stride) {
+      const bool one = r + 1 == R;  // the last of an odd number twice
+      const Vec two[2][2] = {{a[r][0], a[r][1]}, {a[one ? r : r + 1][0], a[one ? r : r + 1][1]}};
+      store_ended<std::int8_t, Rectified, true>(y, one ? 0 : stride, chain.ending, two);
+    }
+  };
+  if (chain.ending.low == 0) store_all(Flag<true>());
+  else store_all(Flag<false>());
+}
+
+/// The same where they become bfloat16: scales, a number of each row, biases, a residual, and a lower limit.
+template <int R>
+INGOT_INLINE void end_halves(const RowsEnd& end, Vec (&a)[R][2], int row) {
+  const Chain& chain = end.chain;
+  const std::int64_t first = end.first_row + row;
+  const auto each = [&](int link, auto step) __attribute__((always_inline)) {
+    if (link < 0) return;
+    Vec shared[2];
+    load_shared(end.extra(link), end.column, shared);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = step(a[r][c], shared[c]);
+    }
+  };
+  const auto added = [](Vec v, Vec w) __attribute__((always_inline)) { return v + w; };
+  each(0, [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
+  if (chain.factor >= 0) {
+    const TileOperand& factors = *end.extra(chain.factor);
+    const float* from = (const float*)factors.data + first * factors.row_stride;
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += factors.row_stride) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] * broadcast(*from);
+    }
+  }
+  each(chain.shifts[0], added);
+  each(chain.shifts[1], added);
+  if (chain.residual >= 0) {
+    const TileOperand& residual = *end.extra(chain.residual);
+    const bfloat16* from = (const bfloat16*)residual.data + first * residual.row_stride + end.column;
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + load(from + c * kLanes);
+    }
+  }
+  if (chain.links[chain.count - 1].step == Step::max) {
+    const Vec low = load(chain.links[chain.count - 1].constant);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = max_nan(a[r][c], low);
+    }
+  }
+  const TileOperand& out = end.job->epilogue.out;
+  bfloat16* y = (bfloat16*)out.data + first * out.row_stride + end.column;
+  INGOT_UNROLL for (int r = 0; r < R; ++r, y += out.row_stride) {
+    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(y + c * kLanes, a[r][c]);
+  }
+}
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL

@@ -1,0 +1,212 @@
+// Rows of int8 as the products for vector units take them: four values of k side by side (quads.h).
+#pragma once
+
+#include <utility>
+
+#include "matmul_in_place.h"
+#include "matmul_register_tile.h"
+#include "quads.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+constexpr int kAheadInPlace = 1024;  // bytes: weights beside rows that are read in place are fetched so long before
+
+struct Quads {
+  typedef std::int8_t Source;
+  typedef std::int8_t Packed;
+  static constexpr Blocking blocking = kRowSums ? kQuadBlocking : kPairBlocking;  // widened values take as much as bfloat16
+  static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4;
+  static constexpr bool integers = true, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = false;
+  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = 0;
+  INGOT_INLINE void finish_rows(std::byte* packed, std::int64_t rows, int depth) { finish_quads(packed, rows, depth); }
+  INGOT_INLINE void multiply(const BlockProduct& p);
+};
+
+#if INGOT_UNSIGNED_QUADS
+/// Rows without a negative value, or to which 128 was added.
+struct UnsignedQuads : Quads {
+  typedef Ints Values;
+  static constexpr int x_bytes = 4;
+  static constexpr bool starts = kRowSums;
+  INGOT_INLINE Values values(const std::byte* w) { return bits(load((const float*)w)); }
+  template <int R, int C>
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) {
+        Ints sum = bits(a[r][c]);
+        add_dot4(sum, b[c], v);
+        a[r][c] = from_bits(sum);
+      }
+    }
+  }
+};
+#endif
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+inline void Quads::multiply(const BlockProduct& p) {
+  BlockProduct product = p;
+  product.starts = nullptr;
+  alignas(64) std::int32_t starts[2 * kPanel];
+  if (are_signed(p.x)) {
+    for (int panel = 0; panel < p.panels; ++panel) start_signed(p.w + panel * p.w_apart, p.k, starts + panel * kPanel);
+    product.starts = starts;
+  }
+  multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(product, std::make_integer_sequence<int, kRows>());
+}
+#else
+/// Rows widened to 16 bits.
+struct WideQuads : Quads {
+  typedef Quads16 Values;
+  static constexpr int x_bytes = 8;
+  INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
+  template <int R, int C>
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
+    Ints sums[R][C];
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = bits(a[r][c]);
+    }
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) add_dot2(sums[r][c], b[c].even, v);
+    }
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride + 4));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) add_dot2(sums[r][c], b[c].odd, v);
+    }
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(sums[r][c]);
+    }
+  }
+};
+
+inline void Quads::multiply(const BlockProduct& p) {
+  constexpr auto rows = std::make_integer_sequence<int, kRows>();
+#if INGOT_UNSIGNED_QUADS
+  if (!are_signed(p.x)) return multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(p, rows);
+#endif
+  multiply_rows<WideQuads, AsRead<WideQuads, false>>(p, rows);
+}
+#endif
+
+#if INGOT_UNSIGNED_QUADS
+/// Adds `count` quads of rows [First, Last) of a tile, whose first row begins at x.
+template <int First, int Last, int R, int C>
+INGOT_INLINE void add_quads(Vec (&a)[R][C], const std::byte* x, std::int64_t stride, const std::byte* w, int count) {
+  if constexpr (First < Last) {
+    constexpr int kGroup = 4, kGroups = (R + kGroup - 1) / kGroup;  // rows of a group lie at 0 to 3 strides from its pointer
+    const std::byte* group[kGroups];
+    for (int g = 0; g < kGroups; ++g) group[g] = x + g * kGroup * stride;
+    const auto add = [&](int at) __attribute__((always_inline)) {
+      Ints b[C];
+      INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = bits(load((const float*)(w + at * 128 + c * 64)));
+      __builtin_prefetch(w + at * 128 + kAheadInPlace);
+      __builtin_prefetch(w + at * 128 + kAheadInPlace + 64);
+      INGOT_UNROLL for (int r = First; r < Last; ++r) {
+        const Ints v = broadcast_int(*(const std::int32_t*)(group[r / kGroup] + r % kGroup * stride + at * 4));
+        INGOT_UNROLL for (int c = 0; c < C; ++c) {
+          Ints sum = bits(a[r][c]);
+          add_dot4(sum, b[c], v);
+          a[r][c] = from_bits(sum);
+        }
+      }
+    };
+    const auto move = [&](int by) __attribute__((always_inline)) {
+      // Opaque, so that the compiler does not make a pointer of every row.
+      INGOT_UNROLL for (int g = 0; g < kGroups; ++g) {
+        group[g] += by * 4;
+        __asm__("" : "+r"(group[g]));
+      }
+      w += by * 128;
+    };
+    for (; count >= 2; count -= 2) add(0), add(1), move(2);
+    if (count != 0) add(0);
+  }
+}
+
+/// The sums of a tile of R rows, from where they lie, by C vectors of a panel from `w` on.
+template <int R, int C>
+INGOT_INLINE void tile_in_place(const BlockProduct& p, const std::byte* w, const Sums& sums) {
+  const PlacedRows& placed = *p.placed;
+  const PlacedTile& tile = *p.tile;
+  Vec a[R][C];
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = zero();
+  }
+  const std::int64_t of_tap = placed.quads * 128;
+  w += tile.first_line * placed.taps * of_tap;
+  for (int line = tile.first_line; line < tile.end_line; ++line) {
+    const std::byte* x = placed.x + tile.at + line * placed.line_stride;
+    const auto add_taps = [&]<int First, int Last>(std::integer_sequence<int, First, Last>, int taps) __attribute__((always_inline)) {
+      const int runs = placed.together ? taps != 0 : taps, run = placed.together ? taps : 1;
+      for (int i = 0; i < runs; ++i) {
+        add_quads<First, Last>(a, x, placed.row_stride, w, run * placed.quads);
+        x += run * placed.tap_stride;
+        w += run * of_tap;
+      }
+    };
+    if (tile.left != 0) add_taps(std::integer_sequence<int, 1, R>(), tile.left);
+    add_taps(std::integer_sequence<int, 0, R>(), placed.taps - tile.left - tile.right);
+    if (tile.right != 0) add_taps(std::integer_sequence<int, 0, R - 1>(), tile.right);
+  }
+  end_sums<UnsignedQuads>(p, a, sums);
+}
+
+template <int R>
+void tile_of_rows(const BlockProduct& p, int, const Sums& sums, const Ahead&) {
+  if constexpr (R * 2 * kVecRegisters <= kAccumulatorRegisters) {
+    tile_in_place<R, 2>(p, p.w, sums);
+  } else {
+    tile_in_place<R, 1>(p, p.w, sums);
+    tile_in_place<R, 1>(p, p.w + 64, {sums.to + kLanes, sums.stride, sums.apart, 0});
+  }
+}
+
+/// All panels of a job for the tiles of a pass.
+template <int... R>
+INGOT_INLINE void multiply_placed(const MatmulJob& job, const PlacedRows& placed, std::int64_t first_row, RowsEnd& end, std::integer_sequence<int, R...>) {
+  static constexpr RowsProduct by_rows[] = {tile_of_rows<R + 1>...};
+  BlockProduct product{};
+  product.panels = 1;
+  product.first = product.last = true;
+  product.end = &end;
+  product.placed = &placed;
+  const std::int64_t panel_bytes = job.k / 4 * 128;
+  end.first_row = first_row;
+  for (std::int64_t unit = 0; unit < job.units; ++unit) {
+    product.w = job.w + unit * panel_bytes;
+    end.place(unit * kPanel, kPanel);
+    end.direct = end.ends_panel();
+    for (int i = 0; i < placed.count; ++i) {
+      product.tile = &placed.tiles[i];
+      multiply_block(by_rows[product.tile->rows - 1], product, product.tile->row, product.tile->rows, {});
+    }
+  }
+}
+#endif
+
+/// A job of rows of int8.
+inline void run_quads(const MatmulJob& job) {
+  RowsEnd end;
+  const bool ended = ends_rows<Quads>(job, end);
+#if INGOT_UNSIGNED_QUADS
+  PlacedRows placed;
+  if (ended && lies_in_place(job, kRows, placed)) {
+    const std::int64_t most = rows_in_place(job, placed, job.units * (job.k / 4 * 128));
+    for (std::int64_t row = 0; row < job.rows;) {
+      const Placed pass = place_rows(job, row, most, kRows, placed);
+      if (!pass.suits) return run_rows<Quads>(job, end, ended, row, job.rows);
+      multiply_placed(job, placed, row, end, std::make_integer_sequence<int, kRows>());
+      row += pass.rows;
+    }
+    return;
+  }
+#endif
+  run_rows<Quads>(job, end, ended, 0, job.rows);
+}
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL
