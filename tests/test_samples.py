@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept import PICO
 from tests.test_docs import PAGES, fenced
 
 ROOT = Path(__file__).parent.parent
@@ -116,7 +117,7 @@ def test_blocks_run(name: str, tmp_path: Path) -> None:
     if name == "chat.md":
         (tmp_path / "models").symlink_to(ROOT / "models")
     if name == "embeddings.md":  # a model of this repository, and a coroutine for what is awaited
-        shutil.copytree(ROOT / "models" / "pico-python", tmp_path / "Qwen3-Embedding-0.6B")
+        shutil.copytree(PICO, tmp_path / "Qwen3-Embedding-0.6B")
         body = "".join(f"    {line}\n" for line in found[0].splitlines())
         found = [f"import asyncio\nasync def shown():\n{body}    return vectors\nvectors = asyncio.run(shown())\n"]
     if name == "own-ops.md":  # a library of two ops in C, beside the op that the engine calls

@@ -24,8 +24,7 @@ from ingot.ir import F, Network, Spec
 from ingot.ir.text import from_json
 from ingot.passes import simplify
 from tests import nets
-
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
+from tests.kept import PICO
 
 
 class Mlp(nn.Module):

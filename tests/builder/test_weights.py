@@ -35,10 +35,10 @@ from ingot.nn import trace
 from ingot.passes.quantize import quantized
 from ingot.words import WEIGHTS
 from tests import nets
+from tests.kept import PICO
 from tests.models.model_zoo import EngineRunner, make
 
 Array = np.ndarray[Any, Any]
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
 HELDOUT = PICO / "heldout.txt"
 # Nats per token in float32, of transformers and of ours: of the first characters of the held-out text, and of all.
 REFERENCE = {16_000: 1.9740, 152_812: 1.9522}

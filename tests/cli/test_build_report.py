@@ -14,8 +14,7 @@ from ingot.builder.report import Report
 from ingot.cli.main import main
 from ingot.errors import UserError
 from ingot.quantization.report import write_accuracy
-
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
+from tests.kept import PICO
 
 
 def test_the_chart_of_a_language_model_has_a_bar_by_layer(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ from ingot.llm.conversation import Conversation
 from ingot.text.plain_template import PLAIN_STOP, PLAIN_TEMPLATE
 from tests import kept
 from tests.cli.command import ENVIRONMENT as OURS
-from tests.cli.command import ROOT, process
 from tests.cli.command import ingot as command
+from tests.cli.command import process
+from tests.kept import PICO
 from tests.tuned import tuned
 
-PICO = ROOT / "models" / "pico-python"
 ENVIRONMENT = OURS | {"TERM": "dumb", "INPUTRC": "/dev/null", "PYTHONUTF8": "1"}
 TEMPLATE = "{% for m in messages %}#{{ m.role }}:{{ m.content }}\n\n{% endfor %}#assistant:"
 

@@ -25,9 +25,9 @@ from ingot.llm.llm import LLM
 from ingot.serve import frames
 from ingot.version import __version__
 from tests.cli.command import ENVIRONMENT, ROOT, as_json, ingot, process
+from tests.kept import PICO
 from tests.tuned import tuned
 
-PICO = ROOT / "models" / "pico-python"
 GOLDEN = ROOT / "tests" / "engine" / "golden"
 
 

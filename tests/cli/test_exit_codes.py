@@ -21,10 +21,10 @@ from ingot.builder.outline import outline
 from ingot.cli import doctor
 from ingot.cli.main import COMMANDS, main
 from ingot.llm.plan import MemoryPlanner
+from tests.kept import PICO
 from tests.native.engines import seal
 
 ROOT = Path(__file__).parents[2]
-PICO = ROOT / "models" / "pico-python"
 PLAN = ("plan", PICO, "--concurrency", 16, "--context", 512, "--threads", 1)
 
 

@@ -20,8 +20,7 @@ from ingot.cli.main import main
 from ingot.cli.output import phases
 from ingot.cli.typed import as_typed
 from ingot.serve.server import SIGNALS
-
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
+from tests.kept import PICO
 
 Captured = pytest.CaptureFixture[str]
 

@@ -23,10 +23,10 @@ from ingot.frontends.gguf.blocks import KINDS
 from ingot.frontends.gguf.file import GgufFile
 from ingot.frontends.gguf.model import LLAMA3, GgufModel
 from ingot.text.tokenizer import Tokenizer
+from tests.kept import PICO
 
 gguf = pytest.importorskip("gguf")
 Array = np.ndarray[Any, Any]
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
 BACK = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",

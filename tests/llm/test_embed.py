@@ -26,6 +26,7 @@ from ingot.llm.llm import LLM
 from ingot.llm.plan import MemoryPlanner
 from ingot.llm.vectors import POOLINGS, Pooler
 from ingot.nn import Module, trace
+from tests.kept import PICO
 from tests.models import model_zoo, test_models_gpt
 from tests.models.test_embedding import WORDS, add_tokenizer, describe, pooled
 
@@ -36,7 +37,6 @@ transformers: Any = pytest.importorskip("transformers", reason="transformers is 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 
 TOLERANCE = 3e-5  # the worst of these families is off by 5e-6
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
 LLAMAS = (
     "llama", "mistral, sliding window", "qwen3", "gemma", "gemma2, low caps and its own scale",
     "gemma3, layer types and rotary settings", "qwen3_moe", "mixtral", "phi3",

@@ -17,8 +17,8 @@ from ingot.errors import UserError
 from ingot.ir.text import from_json
 from ingot.llm.config import model_config
 from ingot.llm.llm import LLM
+from tests.kept import PICO
 
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
 HELDOUT = PICO / "heldout.txt"
 TOKEN = 2 * 8 * 2 * (64 + 4)  # bytes: keys and values, 8 layers, 2 heads, 64 whole numbers and a scale
 

@@ -20,10 +20,10 @@ from ingot.errors import CheckpointError, UserError
 from ingot.llm.llm import LLM
 from ingot.llm.plan import MemoryPlanner
 from tests.cli.command import ingot as run
+from tests.kept import PICO
 from tests.models.model_zoo import SMALL
 
 ROOT = Path(__file__).parents[2]
-PICO = ROOT / "models" / "pico-python"
 WIDE = SMALL | {
     "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 3, "vocab_size": 777, "head_dim": 32,
     "max_position_embeddings": 2048, "torch_dtype": "bfloat16",

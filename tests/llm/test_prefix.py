@@ -10,9 +10,9 @@ import pytest
 
 import ingot
 from ingot.llm.kv_cache import RELEASED
+from tests.kept import PICO
 from tests.models.model_zoo import make
 
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
 SHARED = [int(i) for i in np.random.default_rng(4).integers(5, 4000, 150)]
 TAILS = [[17], [17, 18], [300, 4, 99], SHARED[:40], []]
 

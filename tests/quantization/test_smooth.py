@@ -30,9 +30,9 @@ from ingot.passes.rewrite import Log
 from ingot.passes.smooth import LIMIT, places, smoothed
 from ingot.quantization.smooth import choose
 from tests import nets
+from tests.kept import PICO
 
 Array = np.ndarray[Any, Any]
-PICO = Path(__file__).parents[2] / "models" / "pico-python"
 W8A8 = weight_format("int8", "int8")
 TEXT = "\n".join(Path(module.__file__ or "").read_text() for module in (nets, json))[:4000]
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,9 @@ from hypothesis import strategies as st
 
 from ingot.errors import CheckpointError, RequestError
 from ingot.text.tokenizer import REPLACEMENT, Detokenizer, TextStream, Tokenizer
+from tests.kept import PICO
 
-PICO = Path(__file__).parents[2] / "models" / "pico-python" / "tokenizer.json"
+FILE = PICO / "tokenizer.json"
 
 
 def pieces_tokenizer() -> bytes:
@@ -47,7 +47,7 @@ def pieces_tokenizer() -> bytes:
     return json.dumps(whole).encode()
 
 
-TOKENIZERS = {"bytes": Tokenizer(PICO.read_bytes(), 0, True), "pieces": Tokenizer(pieces_tokenizer(), 1, True)}
+TOKENIZERS = {"bytes": Tokenizer(FILE.read_bytes(), 0, True), "pieces": Tokenizer(pieces_tokenizer(), 1, True)}
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.text("a b€é😀👩‍👩‍👧\n", max_size=30)
 
 
@@ -134,8 +134,8 @@ def test_a_stop_string_in_several_tokens_is_held_back() -> None:
 def test_the_beginning_token_comes_once() -> None:
     assert TOKENIZERS["bytes"].encode("ab")[0] == 0  # because the configuration says so
     assert 0 not in TOKENIZERS["bytes"].encode_plain("ab")
-    assert Tokenizer(PICO.read_bytes(), 0, False).encode("ab") == TOKENIZERS["bytes"].encode_plain("ab")
-    assert Tokenizer(PICO.read_bytes(), None, True).encode("ab") == TOKENIZERS["bytes"].encode_plain("ab")
+    assert Tokenizer(FILE.read_bytes(), 0, False).encode("ab") == TOKENIZERS["bytes"].encode_plain("ab")
+    assert Tokenizer(FILE.read_bytes(), None, True).encode("ab") == TOKENIZERS["bytes"].encode_plain("ab")
     for add_bos in (True, False):  # the post-processor says so; never twice
         ids = Tokenizer(pieces_tokenizer(), 1, add_bos).encode("word")
         assert ids.count(1) == 1 and ids[0] == 1
@@ -143,7 +143,7 @@ def test_the_beginning_token_comes_once() -> None:
 
 
 def test_truncation_and_padding_of_the_file_are_not_applied() -> None:
-    file = json.loads(PICO.read_bytes())
+    file = json.loads(FILE.read_bytes())
     file["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
     tokenizer = Tokenizer(json.dumps(file).encode())
     assert len(tokenizer.encode_plain("def f(x): return x")) > 2
@@ -164,6 +164,6 @@ def test_nothing_of_the_hub_is_imported() -> None:
 
 def test_the_library_agrees_on_what_it_decodes() -> None:
     """The oracle of this file is the library's own decoding."""
-    library = tokenizers.Tokenizer.from_str(PICO.read_text())
+    library = tokenizers.Tokenizer.from_str(FILE.read_text())
     ids = library.encode("def f():\n    return 'é😀'").ids
     assert TOKENIZERS["bytes"].decode(ids) == library.decode(ids)

@@ -7,7 +7,6 @@ import copy
 import json
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,9 @@ from ingot.errors import CheckpointError, RequestError
 from ingot.text import tokenizer_file
 from ingot.text.split_pattern import PatternFault, check_pattern
 from ingot.text.tokenizer import Tokenizer
+from tests.kept import PICO
 
-PICO = json.loads((Path(__file__).parents[2] / "models" / "pico-python" / "tokenizer.json").read_bytes())
+TOKENIZER = json.loads((PICO / "tokenizer.json").read_bytes())
 # GPT-2, Llama 3 and Qwen, GPT-4 in tiktoken's writing, GPT-4o, DeepSeek 3, BLOOM, CLIP, Kimi 2, and parts of others.
 PUBLISHED = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -46,7 +46,7 @@ RUNS_AWAY = [
 
 
 def with_pattern(pattern: str) -> bytes:
-    content = copy.deepcopy(PICO)
+    content = copy.deepcopy(TOKENIZER)
     content["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern
     return json.dumps(content).encode()
 
@@ -93,7 +93,7 @@ def test_slow_patterns_of_a_good_shape_show_when_tried(pattern: str) -> None:
 
 
 def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
-    tokenizer, ticks, done = Tokenizer(json.dumps(PICO).encode()), 0, threading.Event()
+    tokenizer, ticks, done = Tokenizer(json.dumps(TOKENIZER).encode()), 0, threading.Event()
 
     def encode() -> None:
         tokenizer.encode("def f(x):\n    return x\n" * 60_000)
@@ -108,7 +108,7 @@ def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
 
 
 def test_a_long_text_is_a_row_of_short_ones() -> None:
-    tokenizer = Tokenizer(json.dumps(PICO).encode())
+    tokenizer = Tokenizer(json.dumps(TOKENIZER).encode())
     line = "def f(x):\n    return x\n\n"
     assert tokenizer.encode_plain(line * 500) == tokenizer.encode_plain(line) * 500
     with pytest.raises(RequestError, match="surrogate"):

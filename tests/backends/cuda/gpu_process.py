@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import ingot
+from tests.kept import PICO
 
-PICO = Path(__file__).parents[3] / "models/pico-python"
 PROMPT = "def add(a, b):\n"
 
 

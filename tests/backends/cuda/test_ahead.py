@@ -15,6 +15,7 @@ from ingot.backends.cuda.driver import ARCHITECTURES, architecture
 from ingot.backends.device import device_of
 from ingot.cli import main
 from ingot.errors import UserError
+from tests.kept import PICO
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 torch: Any = pytest.importorskip("torch")
@@ -103,7 +104,7 @@ def test_the_interpreter_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    source = str(ROOT / "models/pico-python")
+    source = str(PICO)
     for device, words in (("cuda:sm_1", "sm_80, sm_86"), ("torch", "kernels for cuda:sm_90")):
         assert main.main(["build", source, "-o", str(tmp_path / "x.ingot"), "--device", device]) == 2
         assert words in capsys.readouterr().err
@@ -132,5 +133,5 @@ def test_words_that_come_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main.main(["generate", str(engine), "--prompt", "x", "--kernels", str(tmp_path)]) == 2
     assert "--kernels names kernels for NVIDIA GPUs, and this runs on cpu" in capsys.readouterr().err
     (tmp_path / "pico.ingot.cuda").touch()
-    assert main.main(["build", str(ROOT / "models" / "pico-python"), "-o", str(engine), "--device", "cuda:sm_90"]) == 2
+    assert main.main(["build", str(PICO), "-o", str(engine), "--device", "cuda:sm_90"]) == 2
     assert "pico.ingot.cuda, where the kernels of" in capsys.readouterr().err and not engine.exists()

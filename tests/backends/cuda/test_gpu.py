@@ -13,12 +13,14 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
 
-SCRIPT = Path(__file__).with_name("gpu_process.py")
+ROOT = Path(__file__).parents[3]
+SCRIPT = "tests.backends.cuda.gpu_process"
 
 
 def started(what: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, SCRIPT, what], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    command = [sys.executable, "-m", SCRIPT, what]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=ROOT)
 
 
 def said(process: subprocess.Popen[str], told: str = "") -> dict[str, Any]:
