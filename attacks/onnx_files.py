@@ -35,13 +35,13 @@ from attacks.onnx_wire import (
 REFUSED = "checkpoint|unsupported"
 
 
-def file(number: int, name: str, data: bytes, why: str, code: str = "checkpoint") -> None:
-    """An attack that is an ONNX file of these bytes."""
+def file(number: int, name: str, data: bytes | Callable[[], bytes], why: str, code: str = "checkpoint") -> None:
+    """An attack that is an ONNX file of these bytes, or of what makes them, where that takes a second."""
     add(number, f"onnx: {name}", lambda path: _write(path, data), {"onnx": (code, why)})
 
 
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+def _write(path: Path, data: bytes | Callable[[], bytes]) -> None:
+    path.write_bytes(data() if callable(data) else data)
 
 
 def weight(data: bytes, sparse: bool = False) -> bytes:
@@ -88,7 +88,7 @@ file(21, "10^7 tensors of no bytes", field(7, fields(5, [b""]) * 10_000_000), "m
 file(21, "10^7 attributes of no bytes", field(7, field(1, fields(5, [b""]) * 10_000_000)), "more than")
 file(21, "10^7 names of no bytes", field(7, field(1, fields(1, [b""]) * 10_000_000)), "more than")
 file(21, "10^7 functions of no bytes", GOOD + fields(25, [b""]) * 10_000_000, "more than")
-file(33, "200,001 nodes", model(graph([node("Neg", ["x"], [f"y{i}"]) for i in range(200_001)], ["x"], ["y1"])),
+file(33, "200,001 nodes", lambda: model(graph([node("Neg", ["x"], [f"y{i}"]) for i in range(200_001)], ["x"], ["y1"])),
      "more than 200,000 nodes")  # fmt: skip
 file(12, "a second model behind it", GOOD + GOOD, "twice|two|is an input", REFUSED)
 add(13, "onnx: a FIFO", lambda path: os.mkfifo(path), {"onnx": ("checkpoint", "not a regular file")})

@@ -28,16 +28,21 @@ from attacks.onnx_wire import (
 )
 
 WAITS = f"{REFUSED}|op|accepted"  # a run has limits of its own for what is not computed while building
-NETS: list[bytes] = []  # all of them
+NETS: list[bytes] = []  # all that are not made only when they are asked for
 HUGE, HALF = 1 << 40, 2**62
 
 
 def net(number: int, name: str, nodes: Any, given: Any = (), why: str = "", code: str = "unsupported", **more: Any
         ) -> None:  # fmt: skip
-    """A model of these nodes, from x float32[4] to y of no stated shape."""
-    inputs = more.pop("inputs", ["x"])
-    NETS.append(model(graph(nodes, inputs, [info("y", None, more.pop("kind", FLOAT))], given), **more))
-    file(number, name, NETS[-1], why, code)
+    """A model of these nodes, or of what makes them, from x float32[4] to y of no stated shape."""
+    inputs, kind = more.pop("inputs", ["x"]), more.pop("kind", FLOAT)
+
+    def made() -> bytes:
+        return model(graph(nodes() if callable(nodes) else nodes, inputs, [info("y", None, kind)], given), **more)
+
+    if not callable(nodes):
+        NETS.append(made())
+    file(number, name, made if callable(nodes) else NETS[-1], why, code)
 
 
 # ---------------------------------------------------------------------------------------------------- folding bombs
@@ -362,7 +367,7 @@ for _what, _node in {
     "a type for a number": node("Softmax", ["x"], ["y"], axis=(13, field(14, b""))),
     "text that is not UTF-8": node("Gelu", ["x"], ["y"], approximate=(3, field(4, b"\xff\xfe"))),
     "text of 1 MB": node("Gelu", ["x"], ["y"], approximate="a" * 1_000_000),
-    "1,000,000 numbers": node("Transpose", ["x"], ["y"], perm=list(range(1_000_000))),
+    "1,000,000 numbers": lambda: node("Transpose", ["x"], ["y"], perm=list(range(1_000_000))),
     "a reference outside of a function": node("Softmax", ["x"], ["y"], axis=(2, field(21, "a"))),
     "an unknown word": node("Pad", ["x", "p"], ["y"], mode="sideways"),
     "an unknown type to cast to": node("Cast", ["x"], ["y"], to=99), "a cast to strings": node("Cast", ["x"],
@@ -398,7 +403,8 @@ for _what, _node in {
     "updates out of range": node("ScatterND", ["s", "far", "s"], ["y"]),
     "a batch of dims out of range": node("GatherND", ["x", "far"], ["y"], batch_dims=HALF),
 }.items():  # fmt: skip
-    net(29, f"{_what} in a node", [_node], [
+    _one = (lambda made=_node: [made()]) if callable(_node) else [_node]
+    net(29, f"{_what} in a node", _one, [
         ints("p", 0, 0), ints("z", 0), ints("a", 0, 0), floats("s", 1, 2, 3), tensor("w", (4,), INT8, bytes(4)),
         tensor("w4", (4,), INT4, bytes(2)), tensor("q4", (1, 4, 2, 2)), ints("far", 2**40, dims=(1, 1)),
     ], "", f"{REFUSED}|op|network|dtype|dim|kernel_refused|accepted", inputs=["x", FLAG])  # fmt: skip
