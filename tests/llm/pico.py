@@ -30,7 +30,7 @@ def block_bytes(engine: Engine) -> int:
 def idle(model: LLM) -> bool:
     """Whether every block is free, once the loop has had time to see what was asked of it."""
     scheduler = model._loop._scheduler
-    for _ in range(2000):
+    for _ in range(12_000):  # a minute, on a busy machine
         if not scheduler and scheduler.cache.num_free == scheduler.cache.num_blocks:
             scheduler.check_integrity()
             return True

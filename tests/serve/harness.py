@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,26 @@ def start(*words: object, source: Path | None = None, limits: Mapping[int, int] 
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
         preexec_fn=limited if limits else None,
+    )  # fmt: skip
+    return Running(process)
+
+
+HURRIED = """
+import sys
+from ingot.serve import app, connection, engine_process, frames
+{limits} = 0.5
+from ingot.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def hurried(*limits: str, words: Sequence[object] = ()) -> Running:
+    """A server with those limits of its modules at half a second. Nothing that needs time may be asked of it."""
+    code = HURRIED.format(limits=" = ".join(limits))
+    command = [sys.executable, "-c", code, "serve", str(kept.pico()), "--port", "0", *map(str, words)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     return Running(process)
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-import ingot
 from attacks.adapters import Adapter
 from attacks.directories import Directory
 from attacks.image import TABLE
 from attacks.make import MODULES
+from ingot.llm.llm import LLM
+from tests import kept
+from tests.cli.command import ingot
 from tests.kept import PICO
 from tests.serve.harness import Running, refused, serving
 from tests.tuned import tuned
@@ -44,7 +46,7 @@ def line(text: str) -> str:
     return text
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_bad_tokenizer_ends_the_start(name: str, tmp_path: Path) -> None:
     attack = TABLE[f"tokenizer: {name}"]
@@ -53,6 +55,7 @@ def test_a_bad_tokenizer_ends_the_start(name: str, tmp_path: Path) -> None:
     assert re.search(why, line(refused(source=tmp_path / "model")))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BROKEN_TEMPLATES)
 def test_a_template_that_cannot_be_read_ends_the_start(name: str, tmp_path: Path) -> None:
     attack = TABLE[f"chat template: {name}"]
@@ -60,7 +63,7 @@ def test_a_template_that_cannot_be_read_ends_the_start(name: str, tmp_path: Path
     assert re.search(attack.expect["chat"][1], line(refused(source=tmp_path / "model")))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_hostile_template_fails_its_requests_only(name: str, tmp_path: Path) -> None:
     attack = TABLE[f"chat template: {name}"]
@@ -74,7 +77,7 @@ def test_a_hostile_template_fails_its_requests_only(name: str, tmp_path: Path) -
         assert server.post("/v1/completions", body).status_code == 200
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_bad_adapter_ends_the_start(name: str, tmp_path: Path) -> None:
     Directory().write(tmp_path / "model")
@@ -86,7 +89,8 @@ def test_a_bad_adapter_ends_the_start(name: str, tmp_path: Path) -> None:
 
 def test_words_of_adapters_that_make_no_sense(tmp_path: Path) -> None:
     assert "no such" in refused("--lora", tmp_path / "nothing").lower()
-    assert "give its folder too, --lora FOLDER" in line(refused("--lora-scale", "0.5"))
+    said = ingot("serve", kept.pico(), "--lora-scale", "0.5", code=2).stderr
+    assert "give its folder too, --lora FOLDER" in line(said)
     Adapter().write(tmp_path / "adapter")
     assert "adapter" in line(refused("--lora", tmp_path / "adapter"))  # one of another base
 
@@ -107,7 +111,14 @@ def server(request: Any, adapter: Path) -> Iterator[Running]:
         yield running
 
 
-def test_an_adapter_is_merged_into_what_is_served(server: Running, adapter: Path) -> None:
-    with ingot.LLM(PICO, lora=adapter, lora_scale=0.5) as llm, ingot.LLM(PICO) as base:
+@pytest.fixture(scope="module")
+def written(adapter: Path) -> tuple[str, str]:
+    """What the library writes with the adapter, and without."""
+    with LLM(PICO, lora=adapter, lora_scale=0.5) as llm, LLM(PICO) as base:
         wanted, plain = (model.generate("def main(", max_tokens=16).text for model in (llm, base))
+    return wanted, plain
+
+
+def test_an_adapter_is_merged_into_what_is_served(server: Running, written: tuple[str, str]) -> None:
+    wanted, plain = written
     assert server.complete("def main(", max_tokens=16)["choices"][0]["text"] == wanted != plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +28,21 @@ LIMIT = 1 << 20  # bytes of a body, for pico-python's context
 def server() -> Iterator[Running]:
     with serving("--chat-template", "plain") as running:
         yield running
+        still_serves(running)
+
+
+AFTER = itertools.count(1)
+EVERY = 8  # a look at what was left behind comes after so many requests, and at the end
 
 
 @pytest.fixture(autouse=True)
 def _still_serves(server: Running) -> Iterator[None]:
     yield
+    if next(AFTER) % EVERY == 0:
+        still_serves(server)
+
+
+def still_serves(server: Running) -> None:
     assert server.complete(max_tokens=6)["choices"][0]["text"].startswith("\nimport sys\n")
     metrics = server.until(lambda m: not m["ingot_requests_running"] and not m["ingot_queue_depth"])
     assert metrics["ingot_kv_blocks_used"] == 0
@@ -312,11 +323,18 @@ def test_a_role_of_the_template(tmp_path: Path) -> None:
         assert got.json()["error"]["message"].startswith("messages[0].role is 'narrater': The roles are system, dev")
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("name", BAD)
+def streams(path: str, body: bytes) -> bool:
+    """Whether a body may ask for a stream, and does not say whether it does."""
+    return path != VECTOR and body.startswith(b"{") and body.endswith(b"}") and b"stream" not in body
+
+
+WAYS = [(name, False) for name in BAD] + [(name, True) for name in BAD if streams(*BAD[name][:2])]
+
+
+@pytest.mark.parametrize(("name", "stream"), [pytest.param(*one, id="{}-{}".format(*one)) for one in WAYS])
 def test_bad_body(server: Running, name: str, stream: bool) -> None:
     path, body, status, code, param = BAD[name]
-    if stream and path != VECTOR and body.startswith(b"{") and body.endswith(b"}") and b"stream" not in body:
+    if stream:
         body = body[:-1] + b', "stream": true}'
     got = server.post(path, body)
     assert (got.status_code, got.json()["error"]["code"]) == (status, code), got.text[:500]

@@ -301,7 +301,7 @@ def test_nothing_but_created_asks_for_the_time_of_day() -> None:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HARMLESS = (signal.SIGCHLD, signal.SIGPIPE, signal.SIGWINCH)
 DEADLY = (signal.SIGUSR1, signal.SIGABRT, signal.SIGSEGV)  # of a process that does not expect them
-GRACE = 20.0  # seconds for a server to end that has 1 for its running answers, on a busy machine
+GRACE = 60.0  # seconds for a server to end that has 1 for its running answers, on a busy machine
 
 
 def descendants(pid: int) -> list[int]:
@@ -345,12 +345,11 @@ def storm(seed: int, folder: Path) -> None:
     assert "Traceback" not in text, text
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_storm_of_signals(seed: int, tmp_path: Path) -> None:
-    storm(seed, tmp_path)
+def test_a_storm_of_signals(tmp_path: Path) -> None:
+    storm(0, tmp_path)
 
 
 @pytest.mark.slow
 def test_many_storms_of_signals(tmp_path: Path) -> None:
-    for seed in range(2, 40):
+    for seed in range(1, 40):
         storm(seed, tmp_path)

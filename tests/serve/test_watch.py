@@ -21,7 +21,7 @@ from ingot.serve import engine_process, frames
 from ingot.serve.engine_process import EngineProcess
 from ingot.serve.problem import Problem
 from ingot.serve.worker import STATS_EVERY, Stillness
-from tests.serve.harness import MODEL, ROOT, serving, until
+from tests.serve.harness import MODEL, ROOT, hurried, serving, until
 
 LONG = {"model": MODEL, "prompt": "import os", "max_tokens": 1000, "temperature": 0, "logit_bias": {"0": -100}}
 
@@ -47,17 +47,23 @@ def test_a_stopped_engine_is_killed_and_started_again() -> None:
 
 
 def test_without_a_limit_nobody_is_killed() -> None:
-    with serving("--step-timeout", 0) as server, ThreadPoolExecutor(1) as pool:
-        engine = server.engine_pid()
-        os.kill(engine, signal.SIGSTOP)
-        waiting = pool.submit(server.post, "/v1/completions", LONG | {"max_tokens": 3})
-        with pytest.raises(TimeoutError):
-            waiting.result(engine_process.SILENCE + 2 * frames.HEARTBEAT)
-        os.kill(engine, signal.SIGCONT)
-        assert waiting.result().status_code == 200
-        assert server.metrics()["ingot_engine_hangs_total"] == 0
+    server = hurried("frames.HEARTBEAT", "engine_process.SILENCE", words=("--step-timeout", 0))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            engine = server.engine_pid()
+            os.kill(engine, signal.SIGSTOP)
+            waiting = pool.submit(server.post, "/v1/completions", LONG | {"max_tokens": 3})
+            with pytest.raises(TimeoutError):
+                waiting.result(2)
+            os.kill(engine, signal.SIGCONT)
+            assert waiting.result().status_code == 200
+            assert server.metrics()["ingot_engine_hangs_total"] == 0
+        assert server.end() == 0
+    finally:
+        server.close()
 
 
+@pytest.mark.slow  # what ends it is below, of an engine that only says so
 def test_a_prompt_that_takes_for_ever_is_ended(tmp_path: Path) -> None:
     """The pattern looks for a b from every a on, which no check of the file forbids; other requests go on meanwhile."""
     content: Any = tokenizer()
