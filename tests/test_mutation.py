@@ -175,6 +175,7 @@ def link(path: Path) -> str:
         return ""
 
 
+@pytest.mark.slow  # it waits for what takes too long
 def test_what_is_noticed(project: Path) -> None:
     """By the first tests or the wider ones, by a loop that does not end, by what a table holds, and by none."""
     before = (project / "toy" / "steps.py").read_text()

@@ -11,6 +11,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
 import ingot
 
 ROOT = Path(__file__).parent.parent
@@ -104,6 +106,7 @@ def test_cmake_needs_a_version(tmp_path: Path) -> None:
         assert done.returncode != 0 and "ingot/version.py has no line" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_source_distribution_is_whole(tmp_path: Path) -> None:
     """It has what CMake asks for, the version above all, and nothing that was built."""
     code = "import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))"

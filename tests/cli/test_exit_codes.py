@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -88,6 +89,15 @@ def test_every_command_is_in_the_table() -> None:
     assert named == {module.__name__.rpartition(".")[2] for module in COMMANDS}
 
 
+@pytest.fixture(autouse=True)
+def _outlined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory is outlined once and not by every command that plans for it."""
+    monkeypatch.setattr("ingot.builder.outline.outline", once)
+
+
+once = functools.cache(outline)
+
+
 def test_a_plan_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     found = Found(capsys, *PLAN, "--memory", "60MB", "--json")
     assert (found.code, found.json()["fits"]) == (0, True)
@@ -111,14 +121,14 @@ def test_a_plan_that_fits_in_no_way(capsys: pytest.CaptureFixture[str]) -> None:
     line = Found(capsys, *PLAN, "--memory", "1MB").verdict(2)
     assert line.endswith(": it needs more memory") and "one request of one token takes" in line
     assert "do not fit in --memory 0 bytes" in Found(capsys, *PLAN, "--memory", "0").verdict(2)
-    least = MemoryPlanner(outline(PICO)[0], 1).plan(1, 1).total
+    least = MemoryPlanner(once(PICO)[0], 1).plan(1, 1).total
     line = Found(capsys, *PLAN, "--memory", least).verdict(2)
     assert "fewer requests and a shorter context together" in line
 
 
 def test_a_plan_that_another_precision_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def planner(precision: str) -> MemoryPlanner:
-        return MemoryPlanner(outline(PICO, precision)[0], 1)
+        return MemoryPlanner(once(PICO, precision)[0], 1)
 
     wide = (*PLAN, "--precision", "float32", "--memory")
     for asked, words in (((16, 512), "what fits: "), ((1, 1), "more memory or ")):

@@ -55,7 +55,7 @@ def refused(proto: Any, folder: Path | None = None) -> str:
 
 # ------------------------------------------------------------------------------------------------- node tests
 
-# A few modules of the node tests for every family; `make conformance PART=onnx-nodes` runs them all.
+# A few modules of the node tests for every family, a third of their cases; `make conformance PART=onnx-nodes` runs all.
 MODULES = (
     "add", "ai_onnx_ml.tree_ensemble", "batch_normalization", "bitcast", "bitshift", "clip", "concat", "conv", "cumsum",
     "einsum", "gather", "gemm", "gru", "if_", "loop", "lstm", "matmul", "maxpool", "nonmaxsuppression", "onehot", "pad",
@@ -67,9 +67,9 @@ MISSED = {  # which go by the factor where ONNX Runtime and torch go by the size
 
 
 def test_nodes_of_onnx() -> None:
-    chosen = onnx_nodes.cases(MODULES)
+    chosen = onnx_nodes.cases(MODULES)[::3]
     found = onnx_nodes.results(chosen)
-    assert len(found) > 150
+    assert len(found) > 50
     assert {r.name for r in found if r.why} <= MISSED, [(r.name, r.why) for r in found if r.why]
     assert sum(bool(r.host) for r in found) == 0
 

@@ -161,6 +161,7 @@ def test_patterns_that_are_refused(pattern: str, why: str) -> None:
 CLASS = "[" + "".join(chr(0x4E00 + 2 * i) for i in range(4000)) + "]"  # which merges into no fewer ranges
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pattern", [f"({CLASS}{{1000}}){{6}}", r"(\w|[a-z]x){60}", "(a?){900}a{900}"])
 def test_patterns_take_a_second_at_most(pattern: str) -> None:
     """Classes of thousands of ranges in thousands of copies are counted before they are made."""

@@ -26,7 +26,7 @@ NAMES = (
 
 
 @needs_samples
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_agree_with_torch(name: str) -> None:
     """Those that are refused say why, and at least one agrees."""

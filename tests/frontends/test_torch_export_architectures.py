@@ -15,6 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::
 KNOWN = {one.name: one for one in ARCHITECTURES}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["patchtst", "fnet", "clip_vision_model"])
 def test_small_model(name: str) -> None:
     """Built once for all sizes, equal at two, without a host call."""

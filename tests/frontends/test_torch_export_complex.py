@@ -224,6 +224,7 @@ NETS: dict[str, tuple[type[nn.Module], tuple[torch.Tensor, ...], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NETS)
 def test_nets(name: str, tmp_path: Path) -> None:
     make, inputs, dynamic = NETS[name]

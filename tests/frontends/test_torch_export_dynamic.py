@@ -44,7 +44,7 @@ def unet() -> nn.Module:
     return torch_nets.UNet(8).eval()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("dynamic", "printed"),
     [

@@ -299,6 +299,7 @@ def warmed(net: nn.Module) -> nn.Module:
     return net.eval()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NETS)
 def test_family(name: str) -> None:
     torch.manual_seed(0)
@@ -318,6 +319,7 @@ def test_family(name: str) -> None:
             np.testing.assert_allclose(array, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [("deeplab", ("H", "W")), ("densenet", ("H", "W")), ("pyramid", (8 * ingot.Dim("h"), 8 * ingot.Dim("w")))],

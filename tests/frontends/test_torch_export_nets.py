@@ -42,6 +42,7 @@ def batch(name: str, shape: tuple[int, ...], count: int) -> torch.Tensor:
     return torch.randint(0, 500, (count, *shape)) if name == "bert" else torch.randn(count, *shape)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMALL)
 def test_small(name: str, tmp_path: Path) -> None:
     make, shape, dynamic = SMALL[name]

@@ -62,6 +62,7 @@ def states(model: Any, ids: list[int]) -> np.ndarray:
         return model.base_model(torch.tensor([ids])).last_hidden_state[0].numpy()  # type: ignore[no-any-return]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LLAMAS + GPTS)
 def test_same_vectors_as_transformers(name: str, tmp_path: Path) -> None:
     model = make(name, tmp_path)
@@ -413,6 +414,7 @@ def make_body(name: str, folder: Path) -> Any:
     return body
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["llama", "mistral, sliding window", "qwen2", "qwen3"])
 def test_a_model_without_a_head_embeds_and_says_that_it_generates_nothing(name: str, tmp_path: Path) -> None:
     body = make_body(name, tmp_path)

@@ -61,7 +61,7 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_company_changes_nothing(precision: str, prompts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens and log probabilities with ==: alone, all at once, in small chunks, with preemptions, with two threads."""
     engine = ingot.build(PICO, precision=precision, report=False)
@@ -98,7 +98,7 @@ def outcomes(model: LLM, prompts: list[str]) -> list[tuple[Any, ...]]:
     return [(c.token_ids, c.logprobs, c.top_logprobs, c.text, c.finish_reason) for c in found]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_drafts_change_nothing(precision: str, prompts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every word with ==, right, wrong and mixed drafts: with prefix hits, in small chunks, with preemptions."""
     engine = ingot.build(PICO, precision=precision, report=False)

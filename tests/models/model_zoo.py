@@ -10,6 +10,7 @@ import numpy as np
 
 from ingot import models
 from ingot.builder.build import build
+from ingot.engine.session import Engine
 from ingot.ir.interpret import interpret
 
 SMALL: dict[str, Any] = {
@@ -226,8 +227,8 @@ class Runner:
 class EngineRunner(Runner):
     """The same steps on a built engine."""
 
-    def __init__(self, folder: Path, block_size: int = 16, blocks: int = 8, **words: Any) -> None:
-        engine = build(folder, report=False, **words)
+    def __init__(self, source: Path | Engine, block_size: int = 16, blocks: int = 8, **words: Any) -> None:
+        engine = source if isinstance(source, Engine) else build(source, report=False, **words)
         self.session = engine.session(threads=1, kv_blocks=blocks, kv_block_size=block_size)
         self.short_length = engine.config.get("short_length")
         self.block_size = block_size

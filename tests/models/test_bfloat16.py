@@ -53,7 +53,7 @@ def compare(model: Any, folder: Path, ids: list[list[int]]) -> tuple[float, floa
     return distance(ours(folder, ids), exact), distance(theirs, exact)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", model_zoo.CASES)
 def test_as_close_as_transformers(name: str, tmp_path: Path) -> None:
     model = model_zoo.make(transformers, torch, *model_zoo.CASES[name], tmp_path)
@@ -62,7 +62,7 @@ def test_as_close_as_transformers(name: str, tmp_path: Path) -> None:
     assert mine <= FACTOR * theirs
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", test_models_gpt.CASES)
 def test_gpt_as_close_as_transformers(name: str, tmp_path: Path) -> None:
     model = test_models_gpt.make(*test_models_gpt.CASES[name], tmp_path)

@@ -79,6 +79,7 @@ OTHERS = (
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning", "ignore:fan_in_fan_out:UserWarning")
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", OTHERS)
 def test_families_with_weights_of_their_own_layout(case: str, tmp_path: Path) -> None:
     """Fused ones, those stored [inputs, outputs]: against PEFT, and engine against build."""

@@ -32,6 +32,7 @@ def expected(model: Any, ids: list[int]) -> np.ndarray:
         return log_softmax(model(torch.tensor([ids])).logits[0].numpy())
 
 
+@pytest.mark.sampled(2, by=lambda given: given["name"].split(",")[0])
 @pytest.mark.parametrize("name", CASES)
 def test_same_log_probabilities(name: str, tmp_path: Path) -> None:
     family, settings = CASES[name]

@@ -179,6 +179,7 @@ def largest_difference(name: str, folder: Path) -> float:
     return float(max(differences))
 
 
+@pytest.mark.sampled(2, by=lambda given: given["name"].split(",")[0])
 @pytest.mark.parametrize("name", CASES)
 def test_same_log_probabilities_and_greedy_tokens(name: str, tmp_path: Path) -> None:
     difference = largest_difference(name, tmp_path)
