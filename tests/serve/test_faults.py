@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ingot.serve import server as serve
 from tests import kept
 from tests.cli.command import ingot
 from tests.kept import PICO
-from tests.serve.harness import MODEL, PATIENCE, ROOT, hurried, refused, rest, serving, start, until
+from tests.serve.harness import MODEL, PATIENCE, ROOT, Running, hurried, refused, rest, serving, start, until
 
 TEXT = "/v1/completions"
 LONG: dict[str, Any] = {  # as many tokens as the server gives, and no end before
@@ -39,6 +40,23 @@ ROOM = ("--kv-memory", "256MiB")
 def slow() -> Path:
     """A model that is still writing LONG's answer when a test ends."""
     return kept.endless()
+
+
+RUNNING, WAITING = 8, 3  # what `endless` takes
+
+
+@pytest.fixture(scope="module")
+def endless(slow: Path) -> Iterator[Running]:
+    """A server of that model. Metrics count from its start on."""
+    with serving(*ROOM, "--max-running", RUNNING, "--max-queue", WAITING, source=slow) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Running]:
+    """A server of pico-python, without a word more."""
+    with serving() as server:
+        yield server
 
 
 def first_bytes(connection: socket.socket) -> bytes:
@@ -55,45 +73,54 @@ def idle(metrics: dict[str, float]) -> bool:
     return not (metrics["ingot_requests_running"] or metrics["ingot_queue_depth"] or metrics["ingot_kv_blocks_used"])
 
 
-def test_clients_that_leave_end_their_requests(slow: Path) -> None:
-    with serving(*ROOM, source=slow) as server:
-        for stream in (True, False):
-            leaving = [server.send(TEXT, LONG | {"stream": stream, "prompt": f"# {i}"}) for i in range(8)]
-            if stream:
-                for connection in leaving:
-                    first_bytes(connection)
-            else:
-                server.until(lambda m: m["ingot_requests_running"] == 8)
+def test_clients_that_leave_end_their_requests(endless: Running) -> None:
+    before = endless.metrics()["ingot_client_disconnects_total"]
+    for stream in (True, False):
+        leaving = [endless.send(TEXT, LONG | {"stream": stream, "prompt": f"# {i}"}) for i in range(RUNNING)]
+        if stream:
             for connection in leaving:
-                connection.close()
-            server.until(idle)
-        assert server.metrics()["ingot_client_disconnects_total"] == 16
-        assert server.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
-
-
-def test_clients_that_leave_while_they_wait(slow: Path) -> None:
-    with serving(*ROOM, "--max-running", 1, source=slow) as server, server.send(TEXT, STREAM) as running:
-        first_bytes(running)
-        waiting = [server.send(TEXT, LONG | {"prompt": f"# {i}"}) for i in range(4)]
-        server.until(lambda m: m["ingot_queue_depth"] == 4)
-        for connection in waiting:
+                first_bytes(connection)
+        else:
+            endless.until(lambda m: m["ingot_requests_running"] == RUNNING)
+        for connection in leaving:
             connection.close()
-        server.until(lambda m: m["ingot_queue_depth"] == 0)
-        running.close()
-        server.until(idle)
+        endless.until(idle)
+    assert endless.metrics()["ingot_client_disconnects_total"] - before == 2 * RUNNING
+    assert endless.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
 
 
-def test_a_client_that_does_not_read_delays_nobody() -> None:
-    with serving() as server, socket.socket() as lazy:
+def all_running(server: Running) -> list[socket.socket]:
+    """As many answers as are computed at once, all of them under way."""
+    running = [server.send(TEXT, STREAM | {"prompt": f"# {i}"}) for i in range(RUNNING)]
+    for connection in running:
+        first_bytes(connection)
+    return running
+
+
+def test_clients_that_leave_while_they_wait(endless: Running) -> None:
+    running = all_running(endless)
+    waiting = [endless.send(TEXT, LONG | {"prompt": f"# {i}"}) for i in range(WAITING)]
+    endless.until(lambda m: m["ingot_queue_depth"] == WAITING)
+    for connection in waiting:
+        connection.close()
+    endless.until(lambda m: m["ingot_queue_depth"] == 0)
+    for connection in running:
+        connection.close()
+    endless.until(idle)
+
+
+def test_a_client_that_does_not_read_delays_nobody(plain: Running) -> None:
+    server, before = plain, plain.metrics()["ingot_steps_total"]
+    with socket.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.connect(("127.0.0.1", server.port))
         data = json.dumps(STREAM | {"n": 16, "temperature": 1, "max_tokens": 400}).encode()
         head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         lazy.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        server.until(lambda m: m["ingot_steps_total"] > 0)
+        server.until(lambda m: m["ingot_steps_total"] > before)
         assert server.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
         # All is computed, though nobody reads.
-        server.until(lambda m: m["ingot_steps_total"] >= 400 and m["ingot_requests_running"] == 0)
+        server.until(lambda m: m["ingot_steps_total"] >= before + 400 and m["ingot_requests_running"] == 0)
         lazy.close()
         server.until(idle)
 
@@ -149,22 +176,20 @@ def test_health_tells_of_an_engine_that_is_down(tmp_path: Path) -> None:
         assert server.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
 
 
-def test_an_engine_killed_again_and_again() -> None:
-    with serving() as server:
-        for i in range(2):
-            os.kill(server.engine_pid(), signal.SIGKILL)
-            server.until(lambda m, i=i: m["ingot_engine_restarts_total"] == i + 1 and m["ingot_engine_up"] == 1)
-        assert server.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
+def test_an_engine_killed_again_and_again(plain: Running) -> None:
+    before = plain.metrics()["ingot_engine_restarts_total"]
+    for i in range(2):
+        os.kill(plain.engine_pid(), signal.SIGKILL)
+        plain.until(lambda m, i=i: m["ingot_engine_restarts_total"] == before + i + 1 and m["ingot_engine_up"] == 1)
+    assert plain.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
 
 
-def test_a_full_queue(slow: Path) -> None:
-    words = (*ROOM, "--max-running", 2, "--max-queue", 3)
-    with serving(*words, source=slow) as server, ThreadPoolExecutor(3) as pool:
-        running = [server.send(TEXT, STREAM | {"prompt": f"# {i}"}) for i in range(2)]
-        for connection in running:
-            first_bytes(connection)
-        waiting = [server.send(TEXT, STREAM | {"prompt": f"# {i}", "max_tokens": 20}) for i in range(3)]
-        server.until(lambda m: m["ingot_queue_depth"] == 3 and m["ingot_requests_running"] == 2)
+def test_a_full_queue(endless: Running) -> None:
+    server = endless
+    with ThreadPoolExecutor(WAITING) as pool:
+        running = all_running(server)
+        waiting = [server.send(TEXT, STREAM | {"prompt": f"# {i}", "max_tokens": 20}) for i in range(WAITING)]
+        server.until(lambda m: m["ingot_queue_depth"] == WAITING and m["ingot_requests_running"] == RUNNING)
         for body in (LONG, STREAM, LONG | {"n": 2}):
             got = server.post(TEXT, body)
             assert (got.status_code, got.json()["error"]["type"]) == (429, "rate_limit_error"), got.text
@@ -205,28 +230,28 @@ def test_a_prompt_beyond_the_whole_cache() -> None:
         server.until(idle)
 
 
-def test_a_client_that_leaves_while_its_prompt_is_read(slow: Path) -> None:
+def test_a_client_that_leaves_while_its_prompt_is_read(endless: Running) -> None:
     prompt = [i % 1000 for i in range(100_000)]
-    with serving(*ROOM, source=slow) as server:
-        for stream in (True, False):
-            steps = server.metrics()["ingot_steps_total"]
-            reading = server.send(TEXT, LONG | {"prompt": prompt, "stream": stream})
-            server.until(lambda m, steps=steps: m["ingot_steps_total"] > steps + 1)
-            reading.close()
-            seen = server.until(idle)
-            assert seen["ingot_steps_total"] - steps < len(prompt) / 512, "the prompt was read to its end"
-        assert server.metrics()["ingot_generated_tokens_total"] == 0
-        assert server.complete(max_tokens=3)["usage"]["completion_tokens"] == 3
+    before = endless.metrics()["ingot_generated_tokens_total"]
+    for stream in (True, False):
+        steps = endless.metrics()["ingot_steps_total"]
+        reading = endless.send(TEXT, LONG | {"prompt": prompt, "stream": stream})
+        endless.until(lambda m, steps=steps: m["ingot_steps_total"] > steps + 1)
+        reading.close()
+        seen = endless.until(idle)
+        assert seen["ingot_steps_total"] - steps < len(prompt) / 512, "the prompt was read to its end"
+    assert endless.metrics()["ingot_generated_tokens_total"] == before
+    assert endless.complete(max_tokens=3)["usage"]["completion_tokens"] == 3
 
 
-def test_a_client_that_leaves_after_its_answer() -> None:
-    with serving() as server:
-        name = f'ingot_requests_total{{route="{TEXT}",status="200"}}'
-        for stream in (True, False):
-            whole = server.send(TEXT, STREAM | {"max_tokens": 3, "stream": stream})
-            server.until(lambda m, wanted=2 - stream: m.get(name, 0) == wanted)
-            whole.close()
-        assert server.until(idle)["ingot_client_disconnects_total"] == 0
+def test_a_client_that_leaves_after_its_answer(plain: Running) -> None:
+    name, before = f'ingot_requests_total{{route="{TEXT}",status="200"}}', plain.metrics()
+    for stream in (True, False):
+        wanted = before.get(name, 0) + 2 - stream
+        whole = plain.send(TEXT, STREAM | {"max_tokens": 3, "stream": stream})
+        plain.until(lambda m, wanted=wanted: m.get(name, 0) == wanted)
+        whole.close()
+    assert plain.until(idle)["ingot_client_disconnects_total"] == before["ingot_client_disconnects_total"]
 
 
 def test_sigterm_lets_running_answers_end() -> None:
@@ -411,10 +436,9 @@ def test_bad_starts(tmp_path: Path) -> None:
         assert "cannot listen" in refused("--port", taken.getsockname()[1])
 
 
-def test_a_model_without_a_template_does_not_chat() -> None:
-    with serving() as server:
-        got = server.post("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
-        assert (got.status_code, got.json()["error"]["code"]) == (501, "unsupported")
+def test_a_model_without_a_template_does_not_chat(plain: Running) -> None:
+    got = plain.post("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
+    assert (got.status_code, got.json()["error"]["code"]) == (501, "unsupported")
 
 
 HOSTILE = (
