@@ -54,6 +54,7 @@ class BlockRows {
     block.first_group = any.first / kTokenGroup, block.last_group = (any.last + kTokenGroup - 1) / kTokenGroup;
     block.scores = p_.scores + b % 3 * kBlockRows * kChunkTokens;
     block.lows = p_.scores + (3 + b % 2) * kBlockRows * kChunkTokens;
+    if (o_.quads && stacks_digits(task_)) block.lows = block.scores + kStackedRows * kChunkTokens, block.stacked = true;
     block.values = (const std::byte*)p_.v;
     block.sum = p_.sum + (std::int64_t)r * p_.value_width, block.units = p_.units + r;
     return block;
@@ -142,7 +143,7 @@ class BlockRows {
       run_all(row, TileBlock{}, 0);
     }
     block = TileBlock{};
-    begin_tiles(task_);
+    begin_tiles(task_, false);
   }
 
   const AttentionTask& task_;
@@ -162,7 +163,7 @@ void attend_blocks(const AttentionTask& task, const Parts& p, const Operands& o,
 }
 
 void begin_blocks(const AttentionTask& task) {
-  if (in_tiles(task) || int8_in_tiles(task)) begin_tiles(task);
+  if (in_tiles(task) || int8_in_tiles(task)) begin_tiles(task, stacks_digits(task));
 }
 void end_blocks(const AttentionTask& task) {
   if (in_tiles(task) || int8_in_tiles(task)) _tile_release();

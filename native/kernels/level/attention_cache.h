@@ -66,11 +66,12 @@ void begin_quads(const AttentionTask& task) {
     Ints highs = broadcast_int(0), lows = broadcast_int(0);
     std::byte* const to = query_row(p, r);
     const bool apart = int8_in_tiles(task);
+    std::byte* const low_to = stacks_digits(task) ? query_row(p, r + kStackedRows) : apart ? to + p.width : to + kLanes;
     for (int i = 0; i < p.width; i += kLanes) {
       const Ints q = whole_numbers(load(wide + i), scale, kMostQuery);
       const Ints high = shift_right<8>(q + broadcast_int(128)), low = q - shift_left<8>(high);
       store_bytes((std::int8_t*)to + (apart ? i : 2 * i), high);
-      store_bytes((std::int8_t*)to + (apart ? p.width + i : 2 * i + kLanes), low);
+      store_bytes((std::int8_t*)low_to + (apart ? i : 2 * i), low);
       highs = highs + high, lows = lows + low;
     }
     const std::int32_t first_high = kRowSums ? -128 * (std::int32_t)reduce_add(to_float(highs)) : 0;

@@ -42,11 +42,12 @@ struct QuadTiles {
 #define INGOT_SCORE_DIGITS(c, d)                                                                \
   do {                                                                                          \
     _tile_zero(c);                                                                              \
-    _tile_zero(d);                                                                              \
+    if (!block.stacked) _tile_zero(d);                                                          \
     for (int s = 0; s < block.width / 64; ++s) {                                                \
       INGOT_TILE_LOAD(6, keys + s * kTileBytes, 64);                                            \
       INGOT_TILE_LOAD(4, block.q + s * 64, block.q_bytes);                                      \
       _tile_dpbssd(c, 4, 6);                                                                    \
+      if (block.stacked) continue;                                                              \
       INGOT_TILE_LOAD(5, block.q + block.width + s * 64, block.q_bytes);                        \
       _tile_dpbssd(d, 5, 6);                                                                    \
     }                                                                                           \
@@ -55,10 +56,11 @@ struct QuadTiles {
 #define INGOT_VALUE_DIGITS(c, d)                                                                \
   do {                                                                                          \
     _tile_zero(c);                                                                              \
-    _tile_zero(d);                                                                              \
     INGOT_TILE_LOAD(7, block.values + piece * 64, (std::int64_t)block.value_width * 4);         \
     INGOT_TILE_LOAD(4, weights, kScoreStride);                                                  \
     _tile_dpbusd(c, 4, 7);                                                                      \
+    if (block.stacked) break;                                                                   \
+    _tile_zero(d);                                                                              \
     INGOT_TILE_LOAD(5, weights + kChunkTokens, kScoreStride);                                   \
     _tile_dpbusd(d, 5, 7);                                                                      \
   } while (false)
@@ -66,7 +68,7 @@ struct QuadTiles {
 #define INGOT_STORE_DIGITS(c, d, high, low, stride)   \
   do {                                                \
     INGOT_TILE_STORE(c, high, stride);                \
-    INGOT_TILE_STORE(d, low, stride);                 \
+    if (!block.stacked) INGOT_TILE_STORE(d, low, stride); \
   } while (false)
 
   /// The sums of the digits of 16 tokens' scores.
@@ -90,7 +92,8 @@ struct QuadTiles {
     else INGOT_VALUE_DIGITS(2, 3);
   }
   INGOT_INLINE void end_value(const TileBlock& block, int piece, int turn) {
-    alignas(64) float high[kBlockRows * kLanes], low[kBlockRows * kLanes];
+    alignas(64) float high[kBlockRows * kLanes], other[kBlockRows * kLanes];
+    float* const low = block.stacked ? high + kStackedRows * kLanes : other;
     if (turn == 0) INGOT_STORE_DIGITS(0, 1, high, low, 64);
     else INGOT_STORE_DIGITS(2, 3, high, low, 64);
     float* sum = block.sum + piece * kLanes;

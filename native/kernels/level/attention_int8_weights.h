@@ -47,8 +47,8 @@ void read_value_scales(const Operands& o, Seen seen, ValueScales& to) {
 }
 
 /// A row's weights in the place of its scores, as digits.
-INGOT_INLINE void put_digits(float* scores, const Vec (&weights)[kChunkGroups]) {
-  std::int8_t *const high = (std::int8_t*)scores, *const low = high + kChunkTokens;
+INGOT_INLINE void put_digits(const AttentionTask& task, float* scores, const Vec (&weights)[kChunkGroups]) {
+  std::int8_t *const high = (std::int8_t*)scores, *const low = high + (stacks_digits(task) ? kStackedRows * kChunkTokens * 4 : kChunkTokens);
 #if defined(__AVX512BW__)
   const __m512i byte = _mm512_set1_epi16(255);
   const auto number = [&](int g) { return _mm512_cvtps_epi32(weights[g].v); };  // of NaN: the least one, which becomes 0
@@ -104,7 +104,7 @@ void weigh_quads(const AttentionTask& task, const Parts& p, const Operands& o, i
   float* const weight = p.weight + r * kTokenGroup;
   store(weight, fma(total, broadcast(whole_power(above)), load(weight)));
   p.units[r] = whole_power(above + values.unit);
-  put_digits(scores, x);
+  put_digits(task, scores, x);
 }
 
 #if defined(__AVX512F__)
@@ -163,7 +163,7 @@ INGOT_INLINE bool weigh_near(const AttentionTask& task, const Parts& p, const Op
     }
     float* const weight = p.weight + (r + i) * kTokenGroup;
     store(weight, fma(total, broadcast(shares[i]), load(weight)));
-    put_digits(scores + i * kChunkTokens, x[i]);
+    put_digits(task, scores + i * kChunkTokens, x[i]);
   }
   return true;
 }
@@ -199,6 +199,7 @@ INGOT_INLINE void weigh_quad_rows(const AttentionTask& task, const Parts& p, con
       float* const place = own + j * kChunkTokens;
       if (seen[i + j].none()) {
         no_weights(place);
+        if (stacks_digits(task)) no_weights(place + kStackedRows * kChunkTokens);
         p.units[r + i + j] = 0;
         continue;
       }

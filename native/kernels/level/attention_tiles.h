@@ -39,14 +39,15 @@ struct TileBlock {
   int first_group, last_group;
   float* scores;               // then weights, in the same place
   float* lows;                 // of int8: the scores of low digits
+  bool stacked;                // of int8: rows of low digits are rows of the same tiles
   const std::byte* values;
   float* sum;
   const float* units;          // of int8: of the rows' weights
 };
 
 /// Tiles of a block of the task's rows. A task's chunks find them set up: that takes as long as a fifth of a chunk of few rows.
-void begin_tiles(const AttentionTask& task) {
-  const int rows = task.rows < kBlockRows ? task.rows : kBlockRows;
+void begin_tiles(const AttentionTask& task, bool stacked) {
+  const int rows = task.rows < kBlockRows && !stacked ? task.rows : kBlockRows;
   configure(rows, rows);
 }
 
