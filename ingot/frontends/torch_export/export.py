@@ -30,7 +30,6 @@ from ingot.frontends.torch_export.guards import MAX_GUARDS, any_fixed, is_choice
 from ingot.frontends.torch_export.importer import Source, build_network
 from ingot.frontends.torch_export.load import read_program
 from ingot.frontends.torch_export.program import Program
-from ingot.frontends.torch_export.quick import quick
 from ingot.frontends.torch_export.refusals import asked_at, why_not
 from ingot.frontends.torch_export.symbols import relation
 from ingot.frontends.torch_export.take_apart import taken_apart
@@ -106,8 +105,7 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
         marks = _each(shapes, lambda leaf: leaf.marks(torch))
 
         def exported(strict: bool) -> Any:
-            with quick(torch):
-                return torch.export.export(module, *values, dynamic_shapes=marks, strict=strict)
+            return torch.export.export(module, *values, dynamic_shapes=marks, strict=strict)
 
         try:
             with _silent():
