@@ -30,6 +30,8 @@ WINDOWS: list[tuple[str, int, Sizes, int, int, Window]] = [
     ("far lines", 1, (5, 9), 8, 32, Window((2, 3), (1, 1), (5, 1), (4, 1), (1, 1))),
     ("projection, stride 2", 2, (28, 29), 32, 64, square(1, 2)),
     ("one dimension", 3, (101,), 12, 35, square(3, 1, 1, rank=1)),
+    ("one dimension, long", 1, (5001,), 8, 32, square(3, 1, 1, rank=1)),
+    ("longer lines", 1, (2, 1900), 8, 32, square(3, 1, 1)),
     ("along one axis", 2, (31, 18), 64, 64, Window((9, 1), (2, 1), (4, 0), (4, 0), (1, 1))),
     ("groups", 2, (9, 16), 24, 66, square(3, 1, 1, groups=3)),
     ("three dimensions", 1, (3, 4, 9), 4, 9, square(3, 1, 1, rank=3)),

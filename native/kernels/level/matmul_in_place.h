@@ -121,13 +121,14 @@ inline Placed place_dense(const MatmulJob& job, std::int64_t first, std::int64_t
 inline Placed place_patches(const MatmulJob& job, std::int64_t first, std::int64_t most, int height, PlacedRows& placed) {
   const Patches& p = *job.patches;
   const WindowAxis &down = p.axis[1], &along = p.axis[2];
-  const std::int64_t end = smaller(job.rows, first + most), tiles_of_line = (p.out[2] + height - 1) / height;
+  const std::int64_t end = smaller(job.rows, first + most);
   std::int64_t row = first, seen_image = -1, seen = 0;  // lines of x that were looked at
   bool negative = false;
   placed.count = 0;
-  while (row < end && placed.count + tiles_of_line <= kMostTiles) {
+  while (row < end && placed.count < kMostTiles) {
     const std::int64_t pixel = p.first + row, column = pixel % p.out[2], y = pixel / p.out[2] % p.out[1], image = pixel / p.out[2] / p.out[1];
-    const std::int64_t rows = smaller(end - row, p.out[2] - column), top = y * down.stride - down.before;
+    const std::int64_t rows = smaller(smaller(end - row, p.out[2] - column), (kMostTiles - placed.count) * height);
+    const std::int64_t top = y * down.stride - down.before;
     const Span lines = span_of(down, y);
     const std::int64_t at = image * p.image_stride + top * p.x_stride[1] + (column * along.stride - along.before) * p.x_stride[2];
     if (image != seen_image) seen_image = image, seen = 0;
