@@ -8,6 +8,7 @@ LONGER = 0.5  # a step with tokens of prompts may take so much longer than one o
 GROWTH = 0.3  # or so much longer than steps in which many prompts wait take of late,
 MOST = 2.5  # but no more than so many times as long as one of decodes alone
 MANY = 8  # prompts are many if there is one for so many decodes
+CHEAP = 1.25  # and more answers gain something, if a step of twice as many decodes takes at most so many times as long
 LATELY = 256  # steps that count as of late, and more where they are short: neither a burst nor a long prompt
 SECONDS = 2.5  # changes it much
 LEAST = 4  # tokens of prompts: prompts go on, whatever is measured
@@ -21,9 +22,10 @@ class StepTimes:
     many prompts wait all the time.
 
     A prompt that comes now and then does not slow the answers beside it by more than half. Where more come than go,
-    almost every step is longer by a half, and the next may take 1.3 times as long as those of late, and so on, until
-    few wait: the more answers share a step, the more tokens a second there are. (Half again as long in any case was
-    kept by few answers beside many prompts that waited: with 128 clients of a GPU, two of three.)
+    almost every step is longer by a half. If a step takes little longer for twice as many answers, as on a GPU, the
+    next may then take 1.3 times as long as those of late, and so on, until few wait: the more answers share a step, the
+    more tokens a second there are. (Half again as long in any case was kept by few answers beside many prompts that
+    waited: with 128 clients of a GPU, two of three.)
 
     How long a token takes depends on the machine, the model, the precision and the length of contexts, and the first
     few are almost free where a step waits for memory. So the number is found as the steps go: after each step that had
@@ -59,7 +61,7 @@ class StepTimes:
         nearest = min(self._alone, key=lambda known: (abs(known - bits), known))
         alone = self._alone[nearest]
         took = seconds / alone
-        self._count(took if left * MANY >= decoded else 1.0, seconds)
+        self._count(took if left * MANY >= decoded and self._are_cheap(nearest) else 1.0, seconds)
         longer = max(LONGER, min((1 + GROWTH) * self._lately, MOST) - 1)
         each = (took - 1) / prompts  # how much longer for a token
         lesser, self._each = min(each, self._each), each  # a step that something else delayed is not believed
@@ -68,6 +70,15 @@ class StepTimes:
             return  # a step of few tokens says nothing against more
         limit = self._limit ** (1 - WEIGHT) * wished**WEIGHT
         self._limit = min(max(limit, LEAST), self._most)
+
+    def _are_cheap(self, bits: int) -> bool:
+        """By the steps alone with so many bits of rows and the next fewer, or the next more where none had fewer."""
+        known = sorted(self._alone)
+        more = max(known.index(bits), 1)
+        if more == len(known):
+            return False
+        fewer, more = known[more - 1], known[more]
+        return self._alone[more] <= CHEAP ** (more - fewer) * self._alone[fewer]
 
     def _count(self, took: float, seconds: float) -> None:
         self._lately += (min(took, MOST) - self._lately) * min(1 / LATELY, seconds / SECONDS)

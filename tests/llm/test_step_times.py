@@ -47,6 +47,7 @@ def test_a_prompt_now_and_then_fills_half_a_step(name: str, first: int) -> None:
 def test_few_prompts_that_wait_fill_half_a_step() -> None:
     """One for nine answers, all the time."""
     times = StepTimes(12, 512)
+    times.took(4, 0, 0.009)
     for i in range(3000):
         prompts = times.tokens() if i >= 5 else 0
         times.took(9, prompts, 0.010 + 0.0001 * prompts, 1)
@@ -55,6 +56,7 @@ def test_few_prompts_that_wait_fill_half_a_step() -> None:
 
 def test_where_many_prompts_wait_all_the_time_a_step_takes_two_and_a_half_times_as_long() -> None:
     times, seen = StepTimes(12, 512), []
+    times.took(2, 0, 0.009)
     for i in range(3000):
         prompts = times.tokens() if i >= 5 else 0
         seconds = 0.010 + 0.0001 * prompts
@@ -62,6 +64,16 @@ def test_where_many_prompts_wait_all_the_time_a_step_takes_two_and_a_half_times_
         seen.append(seconds / 0.010)
     assert all(seen[i] <= 1.1 * max(1.5, 1.3 * sum(seen[:i]) / max(i, 1)) for i in range(256)), "they grow slowly"
     assert 2.4 < max(seen) <= 2.51 and seen[-1] > 2.4
+
+
+def test_answers_that_cost_as_much_together_are_not_slowed_for_more() -> None:
+    """A step of 4 decodes takes 1.3 times as long as one of 2."""
+    times = StepTimes(12, 512)
+    times.took(2, 0, 0.0077)
+    for i in range(3000):
+        prompts = times.tokens() if i >= 5 else 0
+        times.took(4, prompts, 0.010 + 0.0001 * prompts, 1)
+    assert 45 <= times.tokens() <= 51
 
 
 def test_of_many_clients_few_wait() -> None:
@@ -98,7 +110,7 @@ def test_contexts_that_grow_are_not_taken_for_prompts() -> None:
         alone += not prompts
         times.took(4, prompts, 0.010 * (1 + i / 500) + 0.0004 * prompts, 1)
     assert alone - 5 == 1995 // (STEPS_UNTIL_ALONE + 1)
-    assert 150 < times.tokens() <= 190  # 1.5 × 50 ms at 0.4 ms each
+    assert 37 < times.tokens() <= 73  # 0.5 × 50 ms at 0.4 ms each
 
 
 def test_decodes_are_measured_alone_first() -> None:
