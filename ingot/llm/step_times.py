@@ -74,10 +74,10 @@ class StepTimes:
     def _are_cheap(self, bits: int) -> bool:
         """By the steps alone with so many bits of rows and the next fewer, or the next more where none had fewer."""
         known = sorted(self._alone)
-        more = max(known.index(bits), 1)
-        if more == len(known):
+        at = max(known.index(bits), 1)
+        if at == len(known):
             return False
-        fewer, more = known[more - 1], known[more]
+        fewer, more = known[at - 1], known[at]
         return self._alone[more] <= CHEAP ** (more - fewer) * self._alone[fewer]
 
     def _count(self, took: float, seconds: float) -> None:
