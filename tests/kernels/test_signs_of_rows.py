@@ -55,6 +55,18 @@ def test_windows(n: int, sizes: Sizes, channels: int, outputs: int, over: Window
         np.testing.assert_array_equal(conv(x, w, over, threads=threads), exact)
 
 
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (1, 2), (1, 5), (2, 3), (3, 2), (2, 2), (6, 3), (4, 1)])
+def test_a_negative_value_in_any_line(stride: int, dilation: int) -> None:
+    """Each line of x is looked at, also where windows of other output lines left it out and went on behind it."""
+    rng = np.random.default_rng(dilation)
+    over = Window((3, 3), (stride, 1), (1, 1), (1, 1), (dilation, 1))
+    x, w = rng.integers(0, 128, (1, 17, 15, 8), np.int8), wholes(rng, (32, 3, 3, 8))
+    for line in range(17):
+        x[0, line, 7, 3] = -128
+        np.testing.assert_array_equal(conv(x, w, over), reference(x, w, over)[0].astype(np.float32))
+        x[0, line, 7, 3] = 1
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["int8", "a residual", "relu", "beyond its zero point", "twice"])
 @pytest.mark.parametrize("case", [0, 1, 3, 5, 14], ids=lambda at: WINDOWS[at][0])

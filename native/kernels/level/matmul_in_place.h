@@ -122,7 +122,9 @@ inline Placed place_patches(const MatmulJob& job, std::int64_t first, std::int64
   const Patches& p = *job.patches;
   const WindowAxis &down = p.axis[1], &along = p.axis[2];
   const std::int64_t end = smaller(job.rows, first + most);
-  std::int64_t row = first, seen_image = -1, seen = 0;  // lines of x that were looked at
+  // Lines of x that were looked at: those below `seen` of the same remainder, where windows of all output lines have that one.
+  const bool alike = down.stride % down.dilation == 0;
+  std::int64_t row = first, seen_image = -1, seen = 0;
   bool negative = false;
   placed.count = 0;
   while (row < end && placed.count < kMostTiles) {
@@ -134,7 +136,7 @@ inline Placed place_patches(const MatmulJob& job, std::int64_t first, std::int64
     if (image != seen_image) seen_image = image, seen = 0;
     for (std::int64_t tap = 0; tap < lines.count && !negative; ++tap) {
       const std::int64_t line = lines.first + tap * down.dilation;
-      if (line < seen) continue;
+      if (alike && line < seen) continue;
       negative = any_negative(p.x + image * p.image_stride + line * p.x_stride[1], p.x_stride[2], along.size, p.channels);
       seen = line + 1;
     }
