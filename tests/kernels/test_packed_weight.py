@@ -299,6 +299,21 @@ def test_denormals_do_not_depend_on_their_company(dtype: str, bits: int) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group", [32, 128])
+def test_results_that_scales_make_denormal_do_not_depend_on_their_company(dtype: str, group: int) -> None:
+    """Of rows that are a little above the least normal float, beside ordinary ones."""
+    x, q = draw(20, 70, 200, dtype, 4)
+    least = float(ml_dtypes.finfo(NUMPY[dtype]).smallest_normal)
+    x[1::2] = (x[1::2].astype(np.float64) * 4 * least).astype(NUMPY[dtype])
+    scale = np.full((70, -(-200 // group)), 2.0**-5, np.float16)
+    whole = product4(x, [q], [scale], group)
+    for count in (1, 2, 3, 4, 5, 6, 16):
+        for start in (0, 1, 20 - count):
+            found = product4(np.ascontiguousarray(x[start : start + count]), [q], [scale], group)
+            assert np.array_equal(found, whole[start : start + count]), (count, start)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k"), [(100, 333), (256, 1024)])
 def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None:
     """Bit for bit, with the scale and an activation behind: any number of rows, any place among them, any threads."""

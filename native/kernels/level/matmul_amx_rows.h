@@ -101,38 +101,63 @@ INGOT_INLINE void add_group(const BlockProduct& p, const std::byte* scales, cons
   }
 }
 
+/// Adds the products of the values [k, end) to sums, a step after the other; w and x go on behind them.
+template <class Words, int R, int C>
+INGOT_INLINE void add_steps(const BlockProduct& p, Vec (&to)[R][C], const std::byte*& w, const float*& x, int k, int end) {
+  constexpr int kStep = 32;
+  while (k < end) {
+    Vec parts[2][R][C];
+    INGOT_UNROLL for (int i = 0; i < 2 * R * C; ++i) parts[i / (R * C)][i / C % R][i % C] = zero();
+    for (const int stop = k + kStep < end ? k + kStep : end; k < stop; k += Words::depth, w += kPackedBytes, x += Words::depth) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kWordsAhead + c / 2 * p.w_apart + c % 2 * 64);
+      add_words<Words, R, C>(w, p.w_apart, x, parts, std::make_integer_sequence<int, Words::depth>());
+    }
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) to[r][c] = to[r][c] + (parts[0][r][c] + parts[1][r][c]);
+    }
+  }
+}
+
 /// The block's sums for R rows and C vectors of outputs. A function of its own: within it denormals are zeros. Two panels are two
 /// streams from memory, which comes nearer to its speed than one.
 template <class Words, int R, int C>
 __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
-  constexpr int kStep = 32;
-  const std::byte *w = p.w, *scales = p.scales;
+  const std::byte* w = p.w;
   Vec sums[R][C];
   load_sums(p, sums);
-  const auto add_steps = [&](Vec (&to)[R][C], int k, int end) __attribute__((always_inline)) {
-    while (k < end) {
-      Vec parts[2][R][C];
-      INGOT_UNROLL for (int i = 0; i < 2 * R * C; ++i) parts[i / (R * C)][i / C % R][i % C] = zero();
-      for (const int stop = k + kStep < end ? k + kStep : end; k < stop; k += Words::depth, w += kPackedBytes, x += Words::depth) {
-        INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kWordsAhead + c / 2 * p.w_apart + c % 2 * 64);
-        add_words<Words, R, C>(w, p.w_apart, x, parts, std::make_integer_sequence<int, Words::depth>());
-      }
-      INGOT_UNROLL for (int r = 0; r < R; ++r) {
-        INGOT_UNROLL for (int c = 0; c < C; ++c) to[r][c] = to[r][c] + (parts[0][r][c] + parts[1][r][c]);
-      }
-    }
-  };
-  if constexpr (Words::depth < 8) {
-    add_steps(sums, 0, p.k);
-  } else {
-    for (int k = 0; k < p.k; k += p.group, scales += p.scales_step) {
-      Vec of_group[R][C];
-      INGOT_UNROLL for (int r = 0; r < R; ++r) {
-        INGOT_UNROLL for (int c = 0; c < C; ++c) of_group[r][c] = zero();
-      }
-      add_steps(of_group, k, k + p.group < p.k ? k + p.group : p.k);
-      add_group(p, scales, of_group, sums);
-    }
+  add_steps<Words, R, C>(p, sums, w, x, 0, p.k);
+  store_sums(p, sums);
+}
+
+/// The sums of a row for a group of weights of 4 bits, a function of its own too.
+template <int C>
+__attribute__((noinline)) void sum_group(const BlockProduct& p, const std::byte* w, const float* x, int count, Vec (&sums)[1][C]) {
+  INGOT_UNROLL for (int c = 0; c < C; ++c) sums[0][c] = zero();
+  add_steps<NibbleWords, 1, C>(p, sums, w, x, 0, count);
+}
+
+/// Calls f, within which denormal operands and results are zeros. Not inlined, so that nothing else moves between the two settings.
+template <class F>
+__attribute__((noinline)) void with_zeros_for_denormals(const F& f) {
+  constexpr unsigned kZeroDenormals = 0x8040;  // results and operands
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | kZeroDenormals);
+  f();
+  _mm_setcsr(before);
+}
+
+/// A row by weights of 4 bits. What is scaled may be denormal, as behind tiles.
+template <int C>
+void sum_groups(const BlockProduct& p, const float* x) {
+  const std::byte *w = p.w, *scales = p.scales;
+  Vec sums[1][C];
+  load_sums(p, sums);
+  for (int k = 0; k < p.k; k += p.group, scales += p.scales_step) {
+    const int count = p.group < p.k - k ? p.group : p.k - k;
+    Vec of_group[1][C];
+    with_zeros_for_denormals([&] { sum_group<C>(p, w, x + k, count, of_group); });
+    w += (count + NibbleWords::depth - 1) / NibbleWords::depth * kPackedBytes;
+    add_group(p, scales, of_group, sums);
   }
   store_sums(p, sums);
 }
@@ -191,20 +216,18 @@ void multiply_words_of(const BlockProduct& p) {
   alignas(64) float x[kVectorRows][kRowDepth];
   for (int r = 0; r < p.rows; ++r)
     for (int k = 0; k < p.k; k += kLanes) store(x[r] + k, load((const bfloat16*)(p.x + r * kXStride) + k));
-  constexpr unsigned kZeroDenormals = 0x8040;  // results and operands
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | kZeroDenormals);
   if constexpr (Words::depth == 8) {
-    p.panels == 2 ? sum_rows<Words, 1, 4>(p, x[0]) : sum_rows<Words, 1, 2>(p, x[0]);
+    p.panels == 2 ? sum_groups<4>(p, x[0]) : sum_groups<2>(p, x[0]);
   } else {
-    switch (p.rows) {
-      case 1: p.panels == 2 ? sum_rows<Words, 1, 4>(p, x[0]) : sum_rows<Words, 1, 2>(p, x[0]); break;
-      case 2: sum_rows<Words, 2, 2>(p, x[0]); break;
-      case 3: sum_rows<Words, 3, 2>(p, x[0]); break;
-      default: sum_rows<Words, 4, 2>(p, x[0]); break;
-    }
+    with_zeros_for_denormals([&] {
+      switch (p.rows) {
+        case 1: p.panels == 2 ? sum_rows<Words, 1, 4>(p, x[0]) : sum_rows<Words, 1, 2>(p, x[0]); break;
+        case 2: sum_rows<Words, 2, 2>(p, x[0]); break;
+        case 3: sum_rows<Words, 3, 2>(p, x[0]); break;
+        default: sum_rows<Words, 4, 2>(p, x[0]); break;
+      }
+    });
   }
-  _mm_setcsr(before);
 }
 
 /// A block of words of 4 bits. A row that could not become digits is multiplied by itself.
