@@ -1,10 +1,10 @@
 """Which tokens of which requests go into the next step: continuous batching over one token budget, in plain Python.
 
 A step mixes decodes (one token each) and prefill chunks. Decodes go first, so that a long prompt delays nobody by more
-than a step. Half of what is left of the budget goes to the most urgent prompt. The other half goes to the others alike,
-so that short prompts need not wait for long ones. Beside an answer that is streamed prompts get less
-(`max_mixed_tokens`). A step then takes little longer than one of decodes alone, and the answer keeps its pace while
-others come, unless more come than go (`step_times.py`).
+than a step. Half of what is left of the budget goes to the most urgent prompt. The other half goes to the others
+alike, or to the shortest where they are many, so that short prompts need not wait for long ones. Beside an answer that
+is streamed prompts get less (`max_mixed_tokens`). A step then takes little longer than one of decodes alone, and the
+answer keeps its pace while others come, unless more come than go (`step_times.py`).
 
 *Urgency* is the time of arrival, earlier by `HEAD_START` for every unit of priority. A request of high priority goes
 first. One of low priority is overtaken only by what came within its handicap, so that nobody starves. A request is
@@ -384,7 +384,9 @@ class Scheduler(Generic[R]):
         insort(self.waiting, request, key=_urgency)
 
     def _plan_prompts(self, step: StepPlan[R]) -> None:
-        """What the budget leaves: half to the most urgent prompt, half to the others alike, the rest in order."""
+        """What the budget leaves: half to the most urgent prompt, half to the others alike, or to the shortest of them
+        where that is not a token for each; the rest in order.
+        """
         planned = {chunk.request.id for chunk in step.chunks}
         todo = [r for r in self.running if r.id not in planned and r.computed < len(r.tokens)]
         if not todo:
@@ -404,10 +406,16 @@ class Scheduler(Generic[R]):
             counts[i] += more
             left -= more
 
-        share = left // 2 // max(1, len(todo) - 1)
-        give(0, left - share * (len(todo) - 1))
-        for i in range(1, len(todo)):
-            give(i, share)
+        others = range(1, len(todo))
+        share = left // 2 // max(1, len(others))
+        if others and not share:  # not a token for each
+            give(0, left - left // 2)
+            for i in sorted(others, key=most.__getitem__):
+                give(i, left)
+        else:
+            give(0, left - share * len(others))
+            for i in others:
+                give(i, share)
         for i in range(len(todo)):
             give(i, left)
         for request, count, whole in zip(todo, counts, most, strict=True):

@@ -496,6 +496,31 @@ def test_how_a_step_is_shared_out() -> None:
         assert step.tokens == sum(counts)
 
 
+def test_short_prompts_do_not_wait_for_a_long_one_where_there_is_not_a_token_for_each() -> None:
+    """Beside an answer that is read four tokens of prompts fit: two are the long one's, which came first, and two the
+    shortest's. A prompt as long that came later is not the next before those."""
+    scheduler = make(blocks=1000, budget=32, running=16)
+    for number, length in enumerate([1000, 900, *[6] * 10]):
+        scheduler.add(Request(number, [number] * length, length + 1))
+    scheduler.max_mixed_tokens = 4
+    streamed = Request(99, [99], 1000, arrival=-1.0)
+    streamed.streamed = True
+    scheduler.add(streamed)
+    ended = {}
+    for at in range(100):
+        step = scheduler.plan()
+        assert step.prompt_tokens in (0, 4)
+        scheduler.advance(step)
+        for chunk in step.chunks:
+            scheduler.accept(chunk, [7] if chunk.ends else [])
+            if chunk.ends and chunk.request is not streamed:
+                ended[chunk.request.id] = at
+                scheduler.remove(chunk.request)
+        scheduler.check_integrity()
+    assert list(ended) == list(range(2, 12)) and max(ended.values()) <= 32
+    assert next(r for r in scheduler.running if r.id == 0).computed >= 190
+
+
 def test_rows_are_wanted_within_their_bytes() -> None:
     scheduler: Scheduler[Request] = Scheduler(KVCache(100, 4), 40, 4, 10)
     with pytest.raises(RequestError, match="a token's result takes 11 bytes, a step has 10"):
