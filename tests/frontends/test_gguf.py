@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import random
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -188,6 +191,7 @@ WRONG: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("a field missing", lambda m: m.pop("llama.block_count"), r"llama\.block_count is missing"),
     ("a field of text", lambda m: m.update({"llama.block_count": "8"}), r"llama\.block_count must be a whole number"),
     ("an unknown cut", lambda m: m.update({"tokenizer.ggml.pre": "tekken"}), "pre is 'tekken': how it cuts"),
+    ("cuts in a list", lambda m: m.update({"tokenizer.ggml.pre": ["qwen2"]}), r"pre is \"\['qwen2'\]\": how it cuts"),
     ("another tokenizer", lambda m: m.update({"tokenizer.ggml.model": "bert"}), "tokenizer 'bert' is not read"),
     ("a token twice", lambda m: m["tokenizer.ggml.tokens"].append("a"), "has 4,096 entries for 4,097 tokens"),
     ("merges of one", lambda m: m.update({"tokenizer.ggml.merges": ["a"]}), "must be pairs"),
@@ -202,6 +206,37 @@ def test_what_is_not_read_is_said(change: Callable[[dict[str, Any]], object], wh
     change(given)
     (tmp_path / "x.gguf").write_bytes(written(given, EMBEDDING))
     with pytest.raises(CheckpointError, match=why):
+        GgufModel(tmp_path / "x.gguf")
+
+
+def test_two_tensors_of_one_name(tmp_path: Path) -> None:
+    """blk.0 and blk.00, or a name that the model's directory has: neither may take the other's place unseen."""
+    for name in ("blk.00.attn_q.weight", "model.layers.0.self_attn.q_proj.weight"):
+        both = {n: stored(np.zeros((4, 32)), "F32") for n in ("blk.0.attn_q.weight", name)}
+        (tmp_path / "x.gguf").write_bytes(written(metadata(), EMBEDDING | both))
+        with pytest.raises(CheckpointError, match=rf"blk\.0\.attn_q\.weight and {re.escape(name)} are both model"):
+            GgufModel(tmp_path / "x.gguf")
+
+
+def test_factors_beyond_the_heads_are_not_read(tmp_path: Path) -> None:
+    """A sparse file of 1 TB takes no disk; its factors would take the memory."""
+    path, count = tmp_path / "x.gguf", 1 << 38
+    head = written(metadata(), EMBEDDING | {"rope_freqs.weight": ("F32", (count,), b"")})
+    path.write_bytes(head)
+    os.truncate(path, len(head) + 4 * count)
+    with pytest.raises(CheckpointError, match="holds 274,877,906,944 factors for heads of 64"):
+        GgufModel(path)
+
+
+def test_tokens_that_can_be_merged_in_too_many_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingot.frontends.gguf.tokenizer.MAX_MERGES", 100)
+    tokens = ["<unk>", *("".join(t) for n in range(1, 6) for t in itertools.product("ab", repeat=n))]
+    given = metadata() | {
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * len(tokens), "tokenizer.ggml.token_type": [2] + [1] * (len(tokens) - 1),
+    }  # fmt: skip
+    (tmp_path / "x.gguf").write_bytes(written(given, EMBEDDING))
+    with pytest.raises(CheckpointError, match="can be merged in more than 100 ways"):
         GgufModel(tmp_path / "x.gguf")
 
 

@@ -83,6 +83,9 @@ class GgufFile(Mapping[str, np.ndarray]):
             shape = ((last - at) // kind.bytes, kind.bytes)
             yield (at - begin) // kind.bytes, self._read(name, dtypes.uint8, shape, at, last)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.places  # a Mapping's own reads the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)
 

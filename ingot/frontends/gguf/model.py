@@ -8,6 +8,7 @@ model computes, so it is refused by name.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -58,6 +59,7 @@ READ = (
 )  # fmt: skip
 SILENT = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")
 NONE = ("expert_count", "expert_used_count", "attention.sliding_window")  # which may stand there as 0
+MAX_FACTORS = 1 << 16  # half of a head
 SHOWN = 80
 _INT4 = next(kind for kind in KINDS.values() if kind.name == "Q4_0")
 
@@ -88,7 +90,7 @@ class GgufModel(Mapping[str, np.ndarray]):
             )
         self._family = FAMILIES[named]
         fields = _Fields(self.directory, metadata, f"{named}.")
-        self._names = {_name(name): name for name in self._file if name != FACTORS}
+        self._names = self._named()
         self.config = self._config(fields)
         self.files = tokenizer_files(self.directory, metadata)
         ends = [metadata[key] for key in _ENDS if type(metadata.get(key)) is int]
@@ -96,6 +98,14 @@ class GgufModel(Mapping[str, np.ndarray]):
 
         self.quantized = {name: self._matrix(name) for name in self._names if self._is_int4(name)}
         self.unused: tuple[str, ...] = ()
+
+    def _named(self) -> dict[str, str]:
+        """The file's tensors by their names in a model directory; blk.0 and blk.00 would have the same one."""
+        found: dict[str, str] = {}
+        for name in self._file:
+            if name != FACTORS and (other := found.setdefault(_name(name), name)) != name:
+                raise CheckpointError(f"{self.directory}: the tensors {other} and {name} are both {_name(name)}")
+        return found
 
     @property
     def blocks(self) -> dict[str, int]:
@@ -139,6 +149,9 @@ class GgufModel(Mapping[str, np.ndarray]):
             return found
         halves = found.reshape(heads, len(found) // heads // 2, 2, *found.shape[1:]).swapaxes(1, 2)
         return np.ascontiguousarray(halves.reshape(found.shape))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -189,13 +202,17 @@ class GgufModel(Mapping[str, np.ndarray]):
 
     def _llama3(self, fields: _Fields, config: Mapping[str, Any]) -> dict[str, Any]:
         """By the factors of the file, which must be those that Llama 3.1 and its kin have for some `factor`."""
+        count = math.prod(self._file.info(FACTORS).shape)
+        if count * 2 != config["head_dim"] or count > MAX_FACTORS:
+            raise fields.fault(FACTORS, f"holds {count:,} factors for heads of {config['head_dim']}", tensor=True)
         given = self._file[FACTORS].reshape(-1).astype(np.float64)
         factor = float(np.round(given.max(initial=1.0), 6))
-        waves = 2 * np.pi * config["rope_theta"] ** (np.arange(len(given)) * 2 / config["head_dim"])
         low, high, length = LLAMA3.values()
-        smooth = np.clip((length / waves - low) / (high - low), 0, 1)
-        want = 1 / ((1 - smooth) / factor + smooth)
-        if len(given) * 2 != config["head_dim"] or not np.allclose(given, want, rtol=1e-3):
+        with np.errstate(all="ignore"):  # a base of any size
+            waves = 2 * np.pi * config["rope_theta"] ** (np.arange(count) * 2 / config["head_dim"])
+            smooth = np.clip((length / waves - low) / (high - low), 0, 1)
+            want = 1 / ((1 - smooth) / factor + smooth)
+        if not np.allclose(given, want, rtol=1e-3):
             raise fields.fault(FACTORS, "holds factors that are none of Llama 3.1's", tensor=True)
         return {"rope_type": "llama3", "factor": factor, **LLAMA3}
 

@@ -18,6 +18,7 @@ from ingot.frontends.gguf.file import Value
 PREFIX = "tokenizer.ggml."
 UNKNOWN, CONTROL, OWN = 2, 3, 4  # types of tokens
 MAX_PIECE = 256  # characters of a token of SentencePiece; published ones have up to 48
+MAX_MERGES = 2_000_000  # as many as a tokenizer.json may have; tokens that all are halves of others have many more
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -61,13 +62,13 @@ def tokenizer_files(path: Path, metadata: Mapping[str, Value]) -> dict[str, byte
 
 def _byte_level(found: _Metadata, tokens: list[str]) -> dict[str, Any]:
     name = found.metadata.get(f"{PREFIX}pre")
-    if name not in PATTERNS:
+    if not isinstance(name, str) or name not in PATTERNS:
         raise CheckpointError(
             f"{found.path}: {PREFIX}pre is {str(name)[:40]!r}: how it cuts texts into words is not known here, and "
             f"another cut would give other tokens; {', '.join(PATTERNS)} are known. Give the folder of the model that "
             "the file was converted from"
         )
-    pattern, whole = PATTERNS[str(name)]
+    pattern, whole = PATTERNS[name]
     merges = [text.split(" ") for text in found.texts("merges")]
     if any(len(pair) != 2 for pair in merges):
         raise CheckpointError(f"{found.path}: {PREFIX}merges must be pairs with a space between them")
@@ -98,6 +99,10 @@ def _pieces(found: _Metadata, tokens: list[str], types: list[int]) -> dict[str, 
             left, right = ids.get(text[:cut]), ids.get(text[cut:])
             if left is not None and right is not None:
                 merges.append((-scores[i], left, right, i))
+        if len(merges) > MAX_MERGES:
+            raise CheckpointError(
+                f"{found.path}: {PREFIX}tokens can be merged in more than {MAX_MERGES:,} ways, which is the limit"
+            )
     merges.sort()
     space, unknown = "\u2581", next((text for text, kind in zip(tokens, types, strict=True) if kind == UNKNOWN), None)
     first = [{"type": "Prepend", "prepend": space}] if found.flag("add_space_prefix", True) else []
