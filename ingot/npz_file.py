@@ -8,9 +8,10 @@ import ast
 import math
 import os
 import re
+import stat
 import zipfile
 import zlib
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -19,16 +20,17 @@ from ingot.errors import FileError, MemoryLimitError
 Array = np.ndarray[Any, Any]
 
 MAX_HEADER = 10_000  # bytes of the description in front of an array's data
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _DESCR = re.compile(r"[<>|=](b1|[iu][1248]|f[248]|c8|c16|V2)")
 
 
 def read_npy(path: str | os.PathLike[str]) -> Array:
     """The array of a .npy file. Raises FileError: not one, cut off, or of Python objects."""
-    try:
-        with open(path, "rb") as file:
+    with _opened(path) as file:
+        try:
             return _array(file, os.fstat(file.fileno()).st_size, str(path))
-    except OSError as e:
-        raise FileError(f"{path} cannot be read: {e.strerror}") from None
+        except OSError as e:
+            raise FileError(f"{path} cannot be read: {e.strerror}") from None
 
 
 def read_npz(path: str | os.PathLike[str], limit: int) -> dict[str, Array]:
@@ -36,7 +38,7 @@ def read_npz(path: str | os.PathLike[str], limit: int) -> dict[str, Array]:
     than `limit` bytes.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _opened(path) as whole, zipfile.ZipFile(whole) as archive:
             members = archive.infolist()
             _check_members(str(path), members, limit)
             arrays = {}
@@ -52,12 +54,26 @@ def read_npz(path: str | os.PathLike[str], limit: int) -> dict[str, Array]:
         raise FileError(f"{path} cannot be read: {e.strerror or e}") from None
 
 
+def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """A regular file: a FIFO or a device would block or never end."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as e:  # ValueError: a path with a NUL
+        raise FileError(f"{path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileError(f"{path} cannot be read: it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 def _check_members(path: str, members: list[zipfile.ZipInfo], limit: int) -> None:
     names = [member.filename for member in members]
     if len(set(names)) < len(names):
         raise FileError(f"{path}: two arrays have one name")
     if other := [name for name in names if not name.endswith(".npy")]:
         raise FileError(f"{path} holds {other[0][:80]!r}, which is no array: a .npz file holds .npy files")
+    if other := [member.filename for member in members if member.compress_type not in PACKED]:
+        raise FileError(f"{path}: {other[0][:80]!r} is packed by a method that NumPy does not write")
     total = sum(member.file_size for member in members)
     if total > limit:
         raise MemoryLimitError(f"{path} unpacks to {total:,} bytes, and {limit:,} are available")
@@ -84,6 +100,8 @@ def _array(file: Any, size: int, who: str) -> Array:
         if not count:
             raise FileError(f"{who} was cut off after {read:,} of {wanted:,} bytes")
         read += count
+    if dtype.kind == "b" and max(data, default=0) > 1:
+        raise FileError(f"{who} has truth values that are neither 0 nor 1")
     flat = np.frombuffer(data, dtype)
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
@@ -107,6 +125,7 @@ def _header(file: Any) -> tuple[np.dtype[Any] | None, bool, tuple[int, ...]]:
         raise ValueError("its description must have descr, fortran_order and shape")
     descr, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
     sizes = isinstance(shape, tuple) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**63 for n in shape)
+    sizes = sizes and math.prod(max(n, 1) for n in shape) < 2**56  # NumPy multiplies the others of an empty array too
     if type(fortran) is not bool or not sizes:
         raise ValueError(f"its order {fortran!r:.40} and shape {shape!r:.80} are none")
     if isinstance(descr, str) and descr.startswith("|O"):

@@ -219,6 +219,8 @@ def test_files_that_are_no_arrays_are_typed_errors(tmp_path: Path) -> None:
         "empty": b"", "junk": b"junk" * 50, "cut": good[:-1], "cut header": good[:40], "long": good + b"x",
         "objects": objects, "huge": huge, "claims": bytes(claims), "version": good.replace(b"\x01\x00", b"\x09\x00", 1),
         "negative": good.replace(b"(1000,)", b"(-100,)"), "code": good.replace(b"1000", b"f()0"),
+        "too many": npy(np.zeros((0, 2), np.float32)).replace(b"2), }" + b" " * 18, b"4611686018427387904), }"),
+        "truth": npy(np.array([True, False]))[:-1] + b"\x02",
     }  # fmt: skip
     for name, data in bad.items():
         (tmp_path / "x.npy").write_bytes(data)
@@ -226,6 +228,10 @@ def test_files_that_are_no_arrays_are_typed_errors(tmp_path: Path) -> None:
             print(name, arrays.read_npy(tmp_path / "x.npy"))
     with pytest.raises(FileError, match="cannot be read"):
         arrays.read_npy(tmp_path)
+    os.mkfifo(tmp_path / "pipe.npz")
+    for read in (arrays.read_npy, arrays.read_npz):
+        with pytest.raises(FileError, match="not a regular file"):
+            read(tmp_path / "pipe.npz")
     for data in (b"", b"PK", b"junk" * 30):
         (tmp_path / "x.npz").write_bytes(data)
         with pytest.raises(FileError, match=r"x\.npz"):
@@ -258,6 +264,10 @@ def test_archives_made_to_do_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         arrays.read_npz(path)
     archive(("../../x.txt", b""))
     with pytest.raises(FileError, match="no array"):
+        arrays.read_npz(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("x.npy", good)
+    with pytest.raises(FileError, match=r"x\.npy' is packed by a method"):
         arrays.read_npz(path)
     with pytest.warns(UserWarning, match="Duplicate"):
         archive(("x.npy", good), ("x.npy", good))
