@@ -86,6 +86,47 @@ def _cached(
 
 
 @triton.jit
+def _newest(
+    q_row, k_row, v_row, cos, sin, state, token, at, used, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    ROPE: tl.constexpr, HALVES: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """Of a request's new row the queries [GM, D], rotated, and key and value [D] as the cache holds them, with their
+    scales if it is of int8.
+    """
+    element = q_row.dtype.element_ty
+    queries = tl.load(q_row + at[None, :], mask=used[:, None], other=0.0)
+    key = tl.load(k_row + at)
+    if ROPE:
+        pair, c, s = _rotated(cos, sin, token, at, R, HALVES)
+        turned = tl.load(q_row + pair[None, :], mask=used[:, None], other=0.0).to(tl.float32)
+        queries = queries.to(tl.float32) * c[None, :] + turned * s[None, :]
+        key = key.to(tl.float32) * c + tl.load(k_row + pair).to(tl.float32) * s
+    key = key.to(element)
+    value = tl.load(v_row + at)
+    key_scale, value_scale = 1.0, 1.0
+    if W > D:
+        wide = value.to(tl.float32)
+        key, key_scale = _whole_in_cache(key.to(tl.float32), wide)
+        value, value_scale = _whole_in_cache(wide, wide)
+    else:
+        key = _float_in_cache(key, state.dtype.element_ty, NATIVE)
+        value = _float_in_cache(value, state.dtype.element_ty, NATIVE)
+    return queries.to(element), key, value, key_scale, value_scale
+
+
+@triton.jit
+def _write(
+    state, scales, place, at, key, value, key_scale, value_scale, KV: tl.constexpr, D: tl.constexpr, W: tl.constexpr
+):  # fmt: skip
+    """Puts a key and a value into the cache, and their scales behind them if it is of int8."""
+    tl.store(state + place + at, key)
+    tl.store(state + place + KV * W + at, value)
+    if W > D:
+        tl.store(scales + (place + D) // 4, key_scale)
+        tl.store(scales + (place + KV * W + D) // 4, value_scale)
+
+
+@triton.jit
 def _combine(
     partial, maxima, weights, out, token, kv, out_stride, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     GP: tl.constexpr, SPLITS: tl.constexpr,
@@ -149,34 +190,14 @@ def decode_attention(
     head = tl.arange(0, GM)
     used = head < GROUP
     element = q.dtype.element_ty
-    q_row = q + token * q_stride + (kv * GROUP + head)[:, None] * D
-    queries = tl.load(q_row + at[None, :], mask=used[:, None], other=0.0)
-    k_row = key + token * k_stride + kv * D
-    new_key = tl.load(k_row + at)
-    if ROPE:
-        pair, c, s = _rotated(cos, sin, token, at, R, HALVES)
-        turned = tl.load(q_row + pair[None, :], mask=used[:, None], other=0.0).to(tl.float32)
-        queries = queries.to(tl.float32) * c[None, :] + turned * s[None, :]
-        new_key = new_key.to(tl.float32) * c + tl.load(k_row + pair).to(tl.float32) * s
-    queries = queries.to(element)
-    new_value = tl.load(value + token * v_stride + kv * D + at)
-    if W > D:
-        wide, beside = new_key.to(element).to(tl.float32), new_value.to(tl.float32)
-        new_key, new_key_scale = _whole_in_cache(wide, beside)
-        new_value, new_value_scale = _whole_in_cache(beside, beside)
-    else:
-        new_key = _float_in_cache(new_key.to(element), state.dtype.element_ty, NATIVE)
-        new_value = _float_in_cache(new_value, state.dtype.element_ty, NATIVE)
-
+    queries, new_key, new_value, new_key_scale, new_value_scale = _newest(
+        q + token * q_stride + (kv * GROUP + head)[:, None] * D, key + token * k_stride + kv * D,
+        value + token * v_stride + kv * D, cos, sin, state, token, at, used, D, W, R, ROPE, HALVES, NATIVE
+    )  # fmt: skip
     to = tl.load(slot + token)
     if (context > 0) & (context - 1 >= first) & (context - 1 < last) & (to >= 0) & (to < slots):
         place = to.to(tl.int64) * (2 * KV * W) + kv * W
-        tl.store(state + place + at, new_key)
-        tl.store(state + place + KV * W + at, new_value)
-        if W > D:
-            tl.store(scales + (place + D) // 4, new_key_scale)
-            tl.store(scales + (place + KV * W + D) // 4, new_value_scale)
-
+        _write(state, scales, place, at, new_key, new_value, new_key_scale, new_value_scale, KV, D, W)
     top = tl.full((GM,), float("-inf"), tl.float32)
     total = tl.zeros((GM,), tl.float32)
     sums = tl.zeros((GM, D), tl.float32)
@@ -211,14 +232,19 @@ def decode_attention(
         sums = sums * shrink[:, None] + tl.dot(share.to(element), values, input_precision="ieee")
         top = higher
         keys, values, key_scale, value_scale = next_keys, next_values, next_key_scale, next_value_scale
-    line = (token * HEADS + kv * GROUP + head) * SPLITS
-    tl.store(partial + (line + split)[:, None] * D + at[None, :], sums, mask=used[:, None])
-    tl.store(maxima + line + split, top, mask=used)
-    tl.store(weights + line + split, total, mask=used)
-    tl.debug_barrier()  # all threads have written before one counts
-    if tl.atomic_add(arrived + token * KV + kv, 1, sem="acq_rel") == SPLITS - 1:
-        tl.store(arrived + token * KV + kv, 0)
-        _combine(partial, maxima, weights, out, token, kv, out_stride, HEADS, GROUP, D, GP, SPLITS)
+    if SPLITS == 1:
+        found = sums / tl.where(total > 0, total, 1.0)[:, None]
+        place = out + token * out_stride + (kv * GROUP + head)[:, None] * D + at[None, :]
+        tl.store(place, found.to(out.dtype.element_ty), mask=used[:, None])
+    else:
+        line = (token * HEADS + kv * GROUP + head) * SPLITS
+        tl.store(partial + (line + split)[:, None] * D + at[None, :], sums, mask=used[:, None])
+        tl.store(maxima + line + split, top, mask=used)
+        tl.store(weights + line + split, total, mask=used)
+        tl.debug_barrier()  # all threads have written before one counts
+        if tl.atomic_add(arrived + token * KV + kv, 1, sem="acq_rel") == SPLITS - 1:
+            tl.store(arrived + token * KV + kv, 0)
+            _combine(partial, maxima, weights, out, token, kv, out_stride, HEADS, GROUP, D, GP, SPLITS)
 
 
 @triton.jit(do_not_specialize=["slots"])

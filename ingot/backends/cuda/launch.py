@@ -14,10 +14,7 @@ from ingot import _lazy
 from ingot.backends.cuda.launch_shapes import (
     EXPANDED_ROWS,
     INTEGER_ROWS,
-    KEYS,
-    PROGRAMS,
     ROWS,
-    SPLITS,
     STEP,
     TILE_ROWS,
     Blocks,
@@ -440,19 +437,19 @@ class Launcher:
         torch = self.torch
         requests, heads, width = q.shape
         blocks, size, _, kv, stored = state.shape
-        most = max(1, power(PROGRAMS // (requests * kv)))  # few programs have much to do: the context is divided
-        splits = min(SPLITS, most, power(block_table.shape[1] * size // KEYS))
-        parts = torch.empty((requests, heads, splits, width), dtype=torch.float32, device=q.device)
-        maxima, weights = torch.empty((2, requests, heads, splits), dtype=torch.float32, device=q.device)
+        room = block_table.shape[1] * size
+        part = self.shapes.decode(requests * kv, room, width, q.element_size(), state.element_size() == 1)
+        parts = torch.empty((requests, heads, part.splits, width), dtype=torch.float32, device=q.device)
+        maxima, weights = torch.empty((2, requests, heads, part.splits), dtype=torch.float32, device=q.device)
         cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
-        self.attention_kernels.decode_attention[(requests, kv, splits)](
+        self.attention_kernels.decode_attention[(requests, kv, part.splits)](
             q, key, value, cos, sin, slot, state, _scales_in(torch, state), context_len, block_table, slopes, parts,
             maxima, weights, self.zeros(requests * kv, q.device), out, form.scale, form.softcap, form.window,
             q.stride(0), key.stride(0), value.stride(0), out.stride(0), block_table.stride(0), blocks * size,
             state.stride(0),
-            HEADS=heads, KV=kv, D=width, W=stored, **self._rotation(form, width), BLOCK=size, BT=KEYS,
-            GM=max(16, power(heads // kv)), GP=power(heads // kv), SPLITS=splits, **form.flags, NATIVE=self.native,
-            DEPENDENT=self.dependent, num_warps=4 if width * q.element_size() <= 256 else 8, **self.options,
+            HEADS=heads, KV=kv, D=width, W=stored, **self._rotation(form, width), BLOCK=size, BT=part.keys,
+            GM=max(16, power(heads // kv)), GP=power(heads // kv), SPLITS=part.splits, **form.flags, NATIVE=self.native,
+            DEPENDENT=self.dependent, num_warps=part.warps, **self.options,
         )  # fmt: skip
 
     def prefill(

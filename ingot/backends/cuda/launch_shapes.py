@@ -17,10 +17,10 @@ TILE_ROWS = 64  # with more, a program of the matrix units' kernel has more rows
 EXPANDED_ROWS = 512  # with more, weights of integers become floats for the library's product, one product at a time
 MOST_INPUTS = 32768  # of a product whose weight rows are held whole
 SPLITS = 16  # of a request's context, at most
-KEYS = 32  # that attention takes at a time
+KEYS = 32  # that prefill attention takes at a time, of floats of 32 bits and of int8
 LINES = 128  # of queries that prefill attention takes at a time
 LEAST_GROUP = 32  # of integers of 4 bits: 16 bytes are of one group
-PROGRAMS = 2048  # of decode attention: with more, the context of a request is not divided
+PROGRAMS = 512  # of decode attention: with more, the context of a request is not divided
 IN_THREAD = 64  # elements of a weight of floats that a thread holds
 FEW_OUTPUTS = 8192  # of a product of floats whose programs stay
 SHARED = 232448  # bytes, of a program's threads, on the GPUs of compute capability 9.0
@@ -55,6 +55,15 @@ class Tile:
     warps: int
     splits: int
     stages: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a program of decode attention has: one of `splits` parts of a request's context, so many keys at a time."""
+
+    keys: int
+    warps: int
+    splits: int
 
 
 # By a product's (outputs, inputs, parts, "int4" or the weight's dtype), and for tiles rows.
@@ -156,6 +165,21 @@ class Shapes:
         n, k, parts = weight.outputs, weight.inputs, weight.parts
         splits = max(1, min(8, 2 * self.multiprocessors // -(-n // 64), k // STEP))
         return Tile(64, 4, splits, 3 if parts == 2 and high > 32 else 4)
+
+    def decode(self, lines: int, room: int, width: int, size: int, narrow: bool) -> Part:
+        """What a program of decode attention has: little at a time and few threads where many programs are on each
+        multiprocessor, as much as registers hold where there is one at most (the best of twelve on an H200).
+
+        lines: requests times heads of the cache. room: keys that a request may have, by its table. width, size:
+        elements of a head, and bytes of one, of the queries. narrow: whether the cache holds 8 bits.
+        """
+        wide = width * size > 256
+        if lines * SPLITS <= self.multiprocessors:
+            keys, warps = (32, 8) if wide else (64, 4)
+        else:
+            keys, warps = 32 if narrow else 16, 4 if wide else 2
+        few = max(1, power(PROGRAMS // lines))  # these have much to do: the context is divided
+        return Part(keys, warps, min(SPLITS, few, power(-(-room // keys))))
 
     def prefill(self, width: int, size: int, lines: int, scaled: bool = False) -> tuple[int, int, int]:
         """Keys that prefill attention takes at a time, how many such steps are under way, and warps: as many as fit,

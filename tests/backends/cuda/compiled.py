@@ -41,7 +41,7 @@ BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "s
         "hidden")  # fmt: skip
 NUMBERS = ("eps", "shift", "scale", "softcap")
 HEADS = {"HEADS": 32, "KV": 8, "D": 128, "W": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 64}
-DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "GP": 4, "SPLITS": 16, "NATIVE": True,
+DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 64, "GM": 16, "GP": 4, "SPLITS": 16, "NATIVE": True,
           "DEPENDENT": True}  # fmt: skip
 PROMPT = {"BM": 128, "BN": 128, "STAGES": 2, "DEPENDENT": True}
 TILES = {"BM": 128, "SPLITS": 1, "ROUNDED": False, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
@@ -83,8 +83,12 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "int4 of four rows": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "ROWS": 4, "R": 4, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
     "attention": (attention_kernels.decode_attention, "*bf16", 4, {**HEADS, **DECODE}),
-    "attention of int8": (attention_kernels.decode_attention, "*i8", 4, {**HEADS, **DECODE, "W": 132}),
-    "attention of float8": (attention_kernels.decode_attention, "*fp8e4nv", 4, {**HEADS, **DECODE}),
+    "attention of 64 rows": (attention_kernels.decode_attention, "*bf16", 2, {
+        **HEADS, **DECODE, "BT": 16, "SPLITS": 1}),
+    "attention of int8": (attention_kernels.decode_attention, "*i8", 2, {
+        **HEADS, **DECODE, "W": 132, "BT": 32, "SPLITS": 4}),
+    "attention of float8": (attention_kernels.decode_attention, "*fp8e4nv", 2, {
+        **HEADS, **DECODE, "BT": 32, "SPLITS": 4}),
     "prompt": (attention_kernels.prefill_attention, "*bf16", 8, {**HEADS, **PROMPT}),
     "prompt of int8": (attention_kernels.prefill_attention, "*i8", 8, {
         **HEADS, **PROMPT, "W": 132, "BN": 64, "STAGES": 3}),

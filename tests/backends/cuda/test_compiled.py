@@ -22,7 +22,7 @@ def test_for_sm_90() -> None:
     )
     assert run.returncode == 0, run.stderr[-2000:]
     found = json.loads(run.stdout)
-    assert len(found) == 38
+    assert len(found) == 39
     rows = {"64 rows of int8", "16 rows of int4", "64 rows of int4"}
     prompts = {"prompt", "prompt of int8", "prompt of float8"}
     rows |= {"16 rows of float8 each", "64 rows of float8"}

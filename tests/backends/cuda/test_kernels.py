@@ -317,13 +317,22 @@ def rotated(x: Any, cos: Any, sin: Any, halves: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "heads", "kv", "width", "r", "halves", "size"),
-    [(torch.float32, 4, 2, 16, 8, True, 16), (HALF, 3, 1, 32, 8, False, 64)],
-)
-def test_decode_attention(dtype: Any, heads: int, kv: int, width: int, r: int, halves: bool, size: int) -> None:
-    """Requests of 1 token, of several blocks, of more blocks than splits, and one of padding; poison elsewhere."""
-    contexts, columns = [1, 37, 0, SPLITS * 32 + 5], 640 // size
+    ("dtype", "heads", "kv", "width", "r", "halves", "size", "longest", "multiprocessors"),
+    [(torch.float32, 4, 2, 16, 8, True, 16, 517, 1), (HALF, 3, 1, 32, 8, False, 64, 517, 132),
+     (HALF, 4, 1, 16, 8, True, 16, 16, 1)],
+)  # fmt: skip
+def test_decode_attention(
+    dtype: Any, heads: int, kv: int, width: int, r: int, halves: bool, size: int, longest: int, multiprocessors: int
+) -> None:
+    """Requests of 1 token, of several blocks, of more blocks than splits, and one of padding; poison elsewhere. Of few
+    programs, of many, and undivided.
+    """
+    contexts, columns = [1, min(37, longest - 3), 0, longest], -(-longest // size)
     requests, blocks = len(contexts), 4 * columns
+    part = Shapes(multiprocessors).decode(requests * kv, columns * size, width, dtype.itemsize, False)
+    assert (part.keys, part.splits) == ((64 if multiprocessors > 1 else 16), 1 if longest == 16 else SPLITS)
+    launcher = Launcher(torch, LAUNCHER.dependent)
+    launcher.shapes = Shapes(multiprocessors)
     all_rows = draw(requests, (heads + 2 * kv) * width, dtype=dtype, seed=1)
     q, key, value = all_rows.split([heads * width, kv * width, kv * width], 1)
     q, key, value = (t.view(requests, -1, width) for t in (q, key, value))
@@ -339,7 +348,7 @@ def test_decode_attention(dtype: Any, heads: int, kv: int, width: int, r: int, h
     ints = torch.tensor(slots, dtype=torch.int32, device=DEVICE)
     context = torch.tensor(contexts, dtype=torch.int32, device=DEVICE)
     form = Form(0.3, angle.cos(), angle.sin(), halves)
-    LAUNCHER.decode(q, key, value, ints, state, context, table.to(torch.int32).to(DEVICE), out, form)
+    launcher.decode(q, key, value, ints, state, context, table.to(torch.int32).to(DEVICE), out, form)
     queries, keys = (rotated(t, angle.cos(), angle.sin(), halves) for t in (q, key))
     for b, (count, slot) in enumerate(zip(contexts, slots, strict=True)):
         if not count:
