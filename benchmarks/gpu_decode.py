@@ -94,6 +94,16 @@ def copy_bandwidth() -> float:
     return float(2 * source.numel() / sampled(measure, 5).median)
 
 
+def started(name: str, *notes: str) -> tuple[Result, float]:
+    """A result of this GPU, which says its copy bandwidth and torch's version; and that, in bytes a second."""
+    machine = torch.cuda.get_device_name()
+    result, bandwidth = Result(name, machine=machine), copy_bandwidth()
+    torch.cuda.empty_cache()
+    said = (f"{machine}, copy {bandwidth / 1e12:.2f} TB/s", f"torch {torch.__version__}", *notes)
+    result.notes.append("; ".join(said))
+    return result, bandwidth
+
+
 class Model:
     """One step of a Llama's shape at batch 1: what it reads, and the calls that it makes."""
 
@@ -198,12 +208,8 @@ def in_layers(run: Callable[[int], None], layers: int) -> None:
 
 def gpu_decode(options: Options) -> Result:
     """Steps and kernels of both shapes in all formats."""
-    result = Result("gpu-decode", machine=torch.cuda.get_device_name())
     begun = perf_counter()
-    bandwidth = copy_bandwidth()
-    name = torch.cuda.get_device_name()
-    result.notes.append(f"{name}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}; context {CONTEXT}")
-    torch.cuda.empty_cache()
+    result, bandwidth = started("gpu-decode", f"context {CONTEXT}")
     for shape in SHAPES:
         for weights in WEIGHTS:
             model = Model(shape, weights, Launcher(torch, dependent=True))

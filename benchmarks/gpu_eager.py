@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.gpu_decode import Shape, graphed, sampled
+from benchmarks.harness import Result, Sample
 
 
 class Eager:
@@ -61,3 +62,10 @@ def eager_step(shape: Shape, rows: int, context: int, times: int = 5) -> float:
     """Seconds of a step."""
     with torch.no_grad():
         return sampled(graphed(Eager(shape, rows, context).step, 3), times).median
+
+
+def beside_eager(result: Result, shape: Shape, rows: int, context: int) -> None:
+    """Tokens a second of such steps one after another: decodes alone, no prompts."""
+    took = Sample.of([rows / eager_step(shape, rows, context)])
+    result.measured(f"{shape.name} bfloat16, plain torch in a CUDA graph, {rows} rows", took, "tok/s")
+    torch.cuda.empty_cache()

@@ -18,8 +18,8 @@ import torch
 
 import ingot
 from benchmarks.alike import alike
-from benchmarks.gpu_decode import SHAPES, Shape, copy_bandwidth
-from benchmarks.gpu_eager import eager_step
+from benchmarks.gpu_decode import SHAPES, Shape, started
+from benchmarks.gpu_eager import beside_eager
 from benchmarks.gpu_kept import kept
 from benchmarks.harness import PICO, Options, Result, Sample
 
@@ -132,16 +132,11 @@ def _texts(result: Result) -> None:
 
 def gpu_generate(options: Options) -> Result:
     """pico-python's text, then every case."""
-    result = Result("gpu-generate", machine=torch.cuda.get_device_name())
-    bandwidth = copy_bandwidth()
-    torch.cuda.empty_cache()
-    result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")
+    result, bandwidth = started("gpu-generate")
     _texts(result)
     for shape in (SHAPES[1], SHAPES[0]):
         for rows in (1, MANY):
-            took = Sample.of([rows / eager_step(shape, rows, PROMPT + TOKENS // 2)])
-            result.measured(f"{shape.name} bfloat16, plain torch in a CUDA graph, {rows} rows", took, "tok/s")
-            torch.cuda.empty_cache()
+            beside_eager(result, shape, rows, PROMPT + TOKENS // 2)
     for number, formats in CASES:
         with alike():
             _case(result, SHAPES[number], formats, bandwidth, options.pairs)
@@ -150,10 +145,7 @@ def gpu_generate(options: Options) -> Result:
 
 def gpu_generate_fp8(options: Options) -> Result:
     """Weights, activations and caches of 8 bits."""
-    result = Result("gpu-generate-fp8", machine=torch.cuda.get_device_name())
-    bandwidth = copy_bandwidth()
-    torch.cuda.empty_cache()
-    result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")
+    result, bandwidth = started("gpu-generate-fp8")
     with alike():
         for number, formats in FLOATS_OF_8:
             _case(result, SHAPES[number], formats, bandwidth, options.pairs)

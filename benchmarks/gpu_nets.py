@@ -17,6 +17,7 @@ import torch
 
 import ingot
 from benchmarks import torch_nets
+from benchmarks.gpu_decode import started
 from benchmarks.gpu_kept import kept
 from benchmarks.harness import Options, Result, Sample
 
@@ -30,8 +31,7 @@ BUILD_SECONDS = 20.0
 
 def gpu_nets(options: Options) -> Result:
     """Times, differences to float32, and seconds to the first captured run."""
-    result = Result("gpu-nets", machine=torch.cuda.get_device_name())
-    result.notes.append(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    result, _ = started("gpu-nets")
     for name in torch_nets.NETS:
         module = in_range(name, torch_nets.make(name))
         begin = perf_counter()
@@ -52,8 +52,7 @@ def gpu_nets(options: Options) -> Result:
 
 def gpu_nets_int8(options: Options) -> Result:
     """The same of nets in calibrated int8; and how far they are from the same engines on the CPU."""
-    result = Result("gpu-nets-int8", machine=torch.cuda.get_device_name())
-    result.notes.append(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    result, _ = started("gpu-nets-int8")
     for name, spec in torch_nets.NETS.items():
         module = in_range(name, torch_nets.make(name))
         samples = [spec.inputs(1) for _ in range(CALIBRATION)]

@@ -37,10 +37,9 @@ def prepare() -> None:
 
 def gpu_onnx(options: Options) -> Result:
     """Of each model: the first run, later ones, inputs and results on the host; the difference to the CPU."""
-    import torch
+    from benchmarks.gpu_decode import started  # torch, which `prepare` can do without
 
-    result = Result("gpu-onnx", machine=torch.cuda.get_device_name())
-    result.notes.append(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; host transfers included")
+    result, _ = started("gpu-onnx", "host transfers included")
     for path in sorted(FOLDER.glob("*.ingot")):
         try:
             _model(result, path.stem, ingot.load(path).session(device="cuda"), options.pairs)

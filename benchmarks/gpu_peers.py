@@ -21,7 +21,7 @@ import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import torch_nets
-from benchmarks.gpu_decode import SHAPES, Shape, copy_bandwidth
+from benchmarks.gpu_decode import SHAPES, Shape, started
 from benchmarks.gpu_nets import BATCHES, half, in_range, peer
 from benchmarks.harness import Options, Result, Sample, repeated
 
@@ -33,17 +33,7 @@ CONTINUOUS = (
 )  # the row
 GPT_FAST_CASES = ((SHAPES[0], "bfloat16"), (SHAPES[0], "int8"), (SHAPES[1], "bfloat16"))
 WAVES = 4  # of that many requests each
-
-
-def started(name: str) -> Result:
-    """A result of this GPU, which says its copy bandwidth and the versions."""
-    result = Result(name, machine=torch.cuda.get_device_name())
-    copied = copy_bandwidth()
-    emptied()
-    result.notes.append(
-        f"copy {copied / 1e12:.2f} TB/s; torch {torch.__version__}, transformers {transformers.__version__}"
-    )
-    return result
+VERSION = f"transformers {transformers.__version__}"
 
 
 def peers() -> dict[str, Callable[[Options], Result]]:
@@ -69,7 +59,7 @@ def gpu_peers_gpt_fast(shape: Shape, weights: str) -> Callable[[Options], Result
         folder = os.environ.get(GPT_FAST)
         if folder is None:
             raise SystemExit(f"gpt-fast is missing: {GPT_FAST} names no folder that has it (benchmarks/README.md)")
-        result = started(f"gpu-peers-{_gpt_fast_name(shape, weights)}")
+        result, _ = started(f"gpu-peers-{_gpt_fast_name(shape, weights)}", VERSION)
         sys.path.insert(0, folder)
         _gpt_fast(result, shape, weights, options.pairs)
         return result
@@ -83,7 +73,7 @@ def _gpt_fast_name(shape: Shape, weights: str) -> str:
 
 def gpu_peers_transformers(options: Options) -> Result:
     """transformers at the shape of Llama-3-8B: its generate, and its continuous batching."""
-    result = started("gpu-peers-transformers")
+    result, _ = started("gpu-peers-transformers", VERSION)
     _transformers(result, SHAPES[0], options.pairs)
     return result
 
@@ -180,7 +170,7 @@ def gpu_peers_net(name: str) -> Callable[[Options], Result]:
 
     def run(options: Options) -> Result:
         del options
-        result = started(f"gpu-peers-{name}")
+        result, _ = started(f"gpu-peers-{name}", VERSION)
         spec, module = torch_nets.NETS[name], in_range(name, torch_nets.make(name)).cuda()
         for batch in BATCHES:
             emptied()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_decode import BLOCK, CACHES, SHAPES, WEIGHTS, Model, copy_bandwidth, graphed, in_layers, sampled
+from benchmarks.gpu_decode import BLOCK, CACHES, SHAPES, WEIGHTS, Model, graphed, in_layers, sampled, started
 from benchmarks.harness import Options, Result
 from ingot.backends.cuda.launch import Launcher
 from ingot.backends.cuda.launch_shapes import tiles_of
@@ -154,10 +154,7 @@ def _prompts(result: Result, pairs: int) -> None:
 
 def gpu_rows(options: Options) -> Result:
     """Products and attention of several rows."""
-    result = Result("gpu-rows", machine=torch.cuda.get_device_name())
-    bandwidth = copy_bandwidth()
-    torch.cuda.empty_cache()
-    result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")
+    result, bandwidth = started("gpu-rows")
     _prompts(result, options.pairs)
     _requests(result, options.pairs)
     _experts(result, options.pairs)

@@ -12,12 +12,11 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-
 import ingot
 from benchmarks.alike import alike
 from benchmarks.clients import Clients
-from benchmarks.gpu_decode import SHAPES, Shape
+from benchmarks.gpu_decode import SHAPES, Shape, started
+from benchmarks.gpu_eager import beside_eager
 from benchmarks.gpu_generate import config
 from benchmarks.gpu_kept import kept
 from benchmarks.gpu_peers import CLIENTS, CONTINUOUS, SERVED_ANSWER, SERVED_PROMPT
@@ -33,7 +32,8 @@ GOAL = 3.0  # times transformers
 
 def gpu_serve(options: Options) -> Result:
     """Tokens a second over HTTP, streamed; times; and that no request failed."""
-    result = Result("gpu-serve", machine=torch.cuda.get_device_name())
+    result, _ = started("gpu-serve")
+    beside_eager(result, SHAPES[0], CLIENTS, SERVED_PROMPT + SERVED_ANSWER // 2)
     with TemporaryDirectory() as folder:
         engine = _engine(SHAPES[0], Path(folder))
         words = ("--device", "cuda", "--max-running", str(CLIENTS), "--context", "1024")

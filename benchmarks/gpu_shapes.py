@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_decode import SHAPES, Model, copy_bandwidth
+from benchmarks.gpu_decode import SHAPES, Model, started
 from benchmarks.gpu_rows import timed
 from benchmarks.harness import Options, Result
 from ingot.backends.cuda.launch import Launcher
@@ -73,10 +73,7 @@ class Case:
 
 def gpu_shapes(options: Options) -> Result:
     """One row by every shape; many rows by our kernel, and by the library with each way to add up."""
-    result = Result("gpu-shapes", machine=torch.cuda.get_device_name())
-    bandwidth = copy_bandwidth()
-    torch.cuda.empty_cache()
-    result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")
+    result, bandwidth = started("gpu-shapes")
     model = Model(SHAPES[0], "fp8", Launcher(torch, dependent=True))
     pairs = options.pairs
     for name, layers, norm in _products(model):

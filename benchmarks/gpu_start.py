@@ -15,10 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from benchmarks.alike import alike
-from benchmarks.gpu_decode import SHAPES
+from benchmarks.gpu_decode import SHAPES, started
+from benchmarks.gpu_eager import beside_eager
 from benchmarks.gpu_generate import PROMPT, build
 from benchmarks.harness import ROOT, Options, Result
 from ingot.builder import kernels
@@ -29,7 +28,9 @@ COLD, WARM = 30.0, 3.0  # seconds
 
 def gpu_start(options: Options) -> Result:
     """Every case three times from its start."""
-    result = Result("gpu-start", torch.cuda.get_device_name())
+    result, _ = started("gpu-start")
+    for number in sorted({number for number, _ in CASES}):
+        beside_eager(result, SHAPES[number], 1, PROMPT)
     for number, weights in CASES:
         with TemporaryDirectory() as place:
             _case(result, number, weights, Path(place))
