@@ -12,11 +12,12 @@ from typing import NamedTuple, TypeAlias
 import ingot
 from benchmarks import genai, llama_cpp
 from benchmarks.harness import CACHE, ROOT, Options, Result, Sample, Share, alternated, ratios, seconds
-from benchmarks.machine import peak, roofs
+from benchmarks.machine import peak, read_now, roofs
 from benchmarks.peer import Peer
 from benchmarks.pico import rate
 from benchmarks.tinyllama import LAYER_WEIGHTS, directory, weight_bytes
 
+ROOF = "read bandwidth"
 PROMPTS = (512, 2047)  # tokens; the model has room for one more than the longer one
 TOGETHER, TOKENS = 16, 33
 CHARTED = {genai.NAME: "OpenVINO"}  # what the chart calls them, where that is another word
@@ -105,20 +106,25 @@ def _add(result: Result, format: Format, runs: dict[str, Run], options: Options,
          measure: Callable[[Run], float], bytes_read: int = 0, limit: float = 0.0) -> None:  # fmt: skip
     """What `measure` says of ours and of each peer, in turns: tokens a second, and how many times a peer's ours are.
 
-    `bytes_read` by a step, or the `limit` in tokens a second that arithmetic sets: shares are of that.
+    `bytes_read` by a step, of the read bandwidth that takes its turn with them; or the `limit` in tokens a second that
+    arithmetic sets: shares are of that.
     """
-    bandwidth = roofs(options.threads)["read_bandwidth"] if bytes_read else 0.0
-    found = alternated({who: partial(measure, run) for who, run in runs.items()}, options.pairs)
+    turns: dict[str, Callable[[], float]] = {who: partial(measure, run) for who, run in runs.items()}
+    if bytes_read:
+        turns[ROOF] = partial(read_now, options.threads)
+    found = alternated(turns, options.pairs)
+    roof = [1e9 * read / bytes_read for read in found.pop(ROOF, ())]  # tokens a second
     samples = {who: Sample.of(rates) for who, rates in found.items()}
     ours = samples["ingot"]
     result.add(f"{format.name}: {what}", ours.median, "tok/s", quartiles=ours.quartiles)
     if bytes_read:
-        share = ours.median * bytes_read / 1e9 / bandwidth
-        result.add(f"{format.name}: share of {bandwidth:.1f} GB/s", share, "", at_least=format.share)
+        share, read = ratios(found["ingot"], roof), Sample.of(roof).median * bytes_read / 1e9
+        result.add(f"{format.name}: share of the read bandwidth", share.median, "", quartiles=share.quartiles,
+                   at_least=format.share, note=f"{read:.1f} GB/s")  # fmt: skip
     for who in list(found)[1:]:
         ahead = ratios(found["ingot"], found[who])
         result.add(f"{format.name}: {what}, × {who}", ahead.median, "×", quartiles=ahead.quartiles)
-    most = bandwidth * 1e9 / bytes_read if bytes_read else limit
+    most = Sample.of(roof).median if bytes_read else limit
     bound = "read bandwidth" if bytes_read else "arithmetic"
     work = f"TinyLlama-1.1B, {format.name}, {what}"
     if most:

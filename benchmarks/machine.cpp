@@ -270,6 +270,10 @@ int main(int argc, char** argv) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
     std::memcpy(memory + i, &state, 8);
   }
+  if (argc > 2) {  // the read bandwidth alone, with this many bytes ahead
+    std::printf("{\"read_bandwidth\": %.2f}\n", read_bandwidth(memory, threads, std::strtoull(argv[2], nullptr, 10)));
+    return 0;
+  }
   std::printf("{\"threads\": %d", threads);
   const std::size_t distances[] = {0, 1024, 2048, 4096, 8192};
   double best = 0;
