@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +27,28 @@ if _native.level().startswith(("avx512_", "amx")):  # the rest of avx512 is what
     FEW["avx512"] = FEW["avx512_bf16"]
 
 
+@pytest.fixture(scope="module")
+def runner() -> Iterator[subprocess.Popen[str]]:
+    """`tests.kernels.levels`, told nothing of the pytest that runs here."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "tests.kernels.levels"]
+    root = HERE.parents[2]
+    with subprocess.Popen(
+        command, env=environment, cwd=root, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        yield process
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("level", OTHERS)
-def test_kernels(level: str) -> None:
+def test_kernels(level: str, runner: subprocess.Popen[str], tmp_path: Path) -> None:
     """In one process for all files: most take less time than a start. `make conformance` leaves no case out."""
     share = ("--share", f"{_native.levels().index(level)}/40", "--hypothesis-profile=few")
     files = [HERE.parent / f"test_{name}.py" for name in FEW[level]] if level in FEW else ALL
-    command = [sys.executable, "-m", "pytest", "-q", *map(str, files), *LEAVE_OUT, *share]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["INGOT_ISA"] = level
-    command += ["-p", "no:cacheprovider"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-1000:]
+    arguments = ["-q", *map(str, files), *LEAVE_OUT, *share, "-p", "no:cacheprovider"]
+    output = tmp_path / "output"
+    assert runner.stdin is not None and runner.stdout is not None
+    runner.stdin.write(json.dumps([level, str(output), arguments]) + "\n")
+    runner.stdin.flush()
+    status = runner.stdout.readline()
+    assert status == "0\n", output.read_text()[-9000:]
