@@ -173,8 +173,8 @@ _products = [node("MatMul", [f"t{i}", "t0"], [f"t{i + 1}"]) for i in range(200)]
 net(35, "200 products that take a second each", [
     node("ConstantOfShape", ["n"], ["t0"]), *_products, node("ReduceMax", ["t200"], ["m"], keepdims=0),
     node("Add", ["x", "m"], ["y"])], [ints("n", 1000, 1000)], "", WAITS)  # fmt: skip
-_grown = [node("SequenceInsert", [f"s{i}", "x"], [f"s{i + 1}"]) for i in range(20_000)]
-net(35, "a sequence of 20,000", [node("SequenceEmpty", [], ["s0"]), *_grown,
+net(35, "a sequence of 20,000", lambda: [node("SequenceEmpty", [], ["s0"]), *(
+    node("SequenceInsert", [f"s{i}", "x"], [f"s{i + 1}"]) for i in range(20_000)),
     node("ConcatFromSequence", ["s20000"], ["y"], axis=0)], why="sequence")  # fmt: skip
 net(35, "512 strings of 1 MB", [node("Constant", [], ["s"], value_string="a" * (1 << 20)), node("Neg", ["x"], ["y"])],
     why="value_string", code=REFUSED)  # fmt: skip
@@ -195,9 +195,9 @@ net(26, "a node that reads its own output", [node("Add", ["x", "y"], ["y"])], wh
 net(27, "a value that nothing makes", [node("Neg", ["a"], ["y"])], why="nothing before makes it", code="checkpoint")
 net(27, "an output that nothing makes", [node("Neg", ["x"], ["a"])], why="nothing before makes it", code="checkpoint")
 net(27, "no output", [node("Neg", ["x"], [])], why="nothing before makes it|no tensor", code="checkpoint")
-net(27, "10,000 faults", [node("Nothing", ["x"], [f"a{i}"]) for i in range(10_000)], why="10000|10,000|before makes",
-    code=REFUSED)  # fmt: skip
-net(27, "10,000 kinds of faults", [node(f"Nothing{i}", ["x"], [f"a{i}"]) for i in range(10_000)] + [
+net(27, "10,000 faults", lambda: [node("Nothing", ["x"], [f"a{i}"]) for i in range(10_000)],
+    why="10000|10,000|before makes", code=REFUSED)  # fmt: skip
+net(27, "10,000 kinds of faults", lambda: [node(f"Nothing{i}", ["x"], [f"a{i}"]) for i in range(10_000)] + [
     node("Neg", ["x"], ["y"])], why="and 9960 more")  # fmt: skip
 _call = node("f", ["x"], ["y"], "own")
 net(26, "a function that calls itself", [_call], functions=[function("f", [_call])], why="calls itself",
@@ -209,10 +209,11 @@ _inside = graph([_call], [], ["y"])
 net(26, "a function that calls itself from a branch", [_call], functions=[function("f", [
     node("If", ["x"], ["y"], then_branch=_inside, else_branch=_inside)])], why="calls itself",
     code="checkpoint")  # fmt: skip
-_chain = [function("f0", [node("Neg", ["x"], ["y"])])]
-_chain += [function(f"f{i + 1}", [node(f"f{i}", ["x"], ["y"], "own")]) for i in range(20_000)]
-net(26, "20,000 functions, each of which calls the next", [node("f20000", ["x"], ["y"], "own")], functions=_chain,
-    why="deep", code="checkpoint")  # fmt: skip
+file(26, "20,000 functions, each of which calls the next", lambda: model(
+    graph([node("f20000", ["x"], ["y"], "own")], ["x"], [info("y", None)]), [
+        function("f0", [node("Neg", ["x"], ["y"])]),
+        *(function(f"f{i + 1}", [node(f"f{i}", ["x"], ["y"], "own")]) for i in range(20_000)),
+    ]), "deep")  # fmt: skip
 _twice = [function("f0", [node("Neg", ["x"], ["y"])])]
 _twice += [function(f"f{i + 1}", [node(f"f{i}", ["x"], ["t"], "own"), node(f"f{i}", ["t"], ["y"], "own")])
            for i in range(40)]  # fmt: skip
