@@ -115,7 +115,7 @@ def test_the_real_model_takes_what_was_planned(precision: str, tmp_path: Path) -
 
 def test_memory_of_the_process_grows_as_planned(tmp_path: Path) -> None:
     """Not only by the allocators' own count: resident pages."""
-    config = WIDE | {"architectures": ["LlamaForCausalLM"], "hidden_size": 768, "intermediate_size": 4096,
+    config = WIDE | {"architectures": ["LlamaForCausalLM"], "hidden_size": 768, "intermediate_size": 1024,
                      "num_hidden_layers": 8, "num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 64,
                      "vocab_size": 16000}  # fmt: skip
     source = directory(tmp_path, config)
