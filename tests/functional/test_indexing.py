@@ -57,6 +57,7 @@ def check(got: list[Array], want: list[Array], exact: bool) -> None:
         np.testing.assert_allclose(*wide, rtol=0 if exact else 2e-2, atol=0)
 
 
+@pytest.mark.sampled(5, by=lambda given: given["shape"])
 @pytest.mark.parametrize("shape", [(5, 7), (0, 3), (40,), ()], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "uint8"])
 def test_unique(dtype: str, shape: tuple[int, ...]) -> None:
