@@ -14,6 +14,7 @@ SECONDS = 2.5  # changes it much
 LEAST = 4  # tokens of prompts: prompts go on, whatever is measured
 FASTER = 4.0  # what one measurement may ask for: so many times as many tokens, or so many times fewer
 WEIGHT = 0.3  # of a new measurement
+DELAYED = 2.0  # a step without prompts that takes so many times as long as others is believed if the next one does too
 STEPS_UNTIL_ALONE = 64  # one step in so many has no prompts while they wait: what decodes take alone changes
 
 
@@ -39,7 +40,8 @@ class StepTimes:
     def __init__(self, first: int, most: int) -> None:
         self._limit = float(first)
         self._most = max(first, most)
-        self._alone: dict[int, float] = {}  # seconds of steps without prompts, by the bits of their rows
+        self._alone: dict[int, float] = {}  # seconds of steps without prompts, by the bits of their rows,
+        self._last: dict[int, float] = {}  # and of the last of them
         self._since_alone = 0
         self._lately = 1.0  # times as long as decodes alone, steps in which many wait; others count as 1
         self._each = math.inf
@@ -48,9 +50,7 @@ class StepTimes:
         """A step took so long, with so many rows of decodes and tokens of prompts, and left some of so many prompts."""
         bits = decoded.bit_length()
         if not prompts:
-            before = self._alone.get(bits, seconds)
-            self._alone[bits] = before + (seconds - before) * WEIGHT
-            self._since_alone = 0
+            self._took_alone(bits, seconds)
             self._count(1.0, seconds)
             return
         if not decoded:
@@ -59,8 +59,9 @@ class StepTimes:
         if not self._alone:
             return
         nearest = min(self._alone, key=lambda known: (abs(known - bits), known))
-        alone = self._alone[nearest]
-        took = seconds / alone
+        if nearest <= bits and DELAYED * seconds < self._alone[nearest]:
+            self._alone[nearest] = seconds  # what has no prompts takes no longer than this
+        took = seconds / self._alone[nearest]
         self._count(took if left * MANY >= decoded and self._are_cheap(nearest) else 1.0, seconds)
         longer = max(LONGER, min((1 + GROWTH) * self._lately, MOST) - 1)
         each = (took - 1) / prompts  # how much longer for a token
@@ -70,6 +71,17 @@ class StepTimes:
             return  # a step of few tokens says nothing against more
         limit = self._limit ** (1 - WEIGHT) * wished**WEIGHT
         self._limit = min(max(limit, LEAST), self._most)
+
+    def _took_alone(self, bits: int, seconds: float) -> None:
+        """A step without prompts took so long."""
+        self._since_alone = 0
+        before = self._alone.get(bits, seconds)
+        last, self._last[bits] = self._last.get(bits, seconds), seconds
+        if seconds > DELAYED * before:  # by something else maybe: beside that prompts would seem to cost nothing
+            seconds = min(seconds, last)
+        elif DELAYED * seconds < before:  # then those before were
+            before = seconds
+        self._alone[bits] = before + (seconds - before) * WEIGHT
 
     def _are_cheap(self, bits: int) -> bool:
         """By the steps alone with so many bits of rows and the next fewer, or the next more where none had fewer."""

@@ -44,6 +44,30 @@ def test_a_prompt_now_and_then_fills_half_a_step(name: str, first: int) -> None:
     assert all(LEAST <= n <= 512 for n in seen)
 
 
+@pytest.mark.parametrize("delayed", [0, 1, 3])
+def test_a_step_that_something_else_delays_makes_no_later_one_longer(delayed: int) -> None:
+    """The machine stands still for five seconds in a step without prompts, the first of all or a later one."""
+    times, alone = StepTimes(5, 512), 0
+    for i in range(3000):
+        prompts = times.tokens() if i else 0
+        seconds = 0.010 + 0.0015 * (4 + prompts)
+        assert seconds <= 0.06, i
+        if not prompts:
+            seconds += 5 * (alone == delayed)
+            alone += 1
+        times.took(4, prompts, seconds, 2)
+    assert alone > delayed + 2
+
+
+def test_steps_that_all_take_longer_are_believed() -> None:
+    """Contexts of four times the length, from one step to the next."""
+    times = StepTimes(64, 512)
+    for i in range(4000):
+        prompts = times.tokens() if i else 0
+        times.took(4, prompts, (0.010 if i < 1000 else 0.040) + 0.0001 * prompts)
+    assert 190 <= times.tokens() <= 201
+
+
 def test_few_prompts_that_wait_fill_half_a_step() -> None:
     """One for nine answers, all the time."""
     times = StepTimes(12, 512)
