@@ -26,8 +26,8 @@ Value: TypeAlias = int | float | bool | str | list[Any]
 
 MAX_HEADER = 256 << 20  # bytes; vocabularies of 260,000 tokens and their merges take some 12 MB
 MAX_KEYS, MAX_TENSORS, MAX_RANK, MAX_NAME = 100_000, 100_000, 4, 1024
-MAX_ELEMENTS = 4_000_000  # of an array of the metadata
-PIECE = 1 << 20  # bytes of the header that are read at a time
+MAX_ELEMENTS = 4_000_000  # of all arrays of the metadata; published ones have up to 2,000,000
+PIECE = 1 << 20  # bytes of the header that are read first, then as many as there are
 AT_ONCE = 1 << 22  # values that are dequantised at a time
 SHOWN = 80
 NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 10: "<u8", 11: "<i8", 12: "<f8"}
@@ -106,6 +106,7 @@ class _Header:
         self.path, self.descriptor = path, descriptor
         self.size = os.fstat(descriptor).st_size
         self.data, self.at = b"", 0
+        self.elements = 0  # of arrays so far
 
     def read(self) -> tuple[dict[str, Value], dict[str, Place]]:
         magic, version = bytes(self.take(4, "the magic")), self.whole("<u4", "the version")
@@ -173,7 +174,8 @@ class _Header:
         kind = self.whole("<u4", name)
         if kind == ARRAY:
             inner = self.whole("<u4", name)
-            count = self.count("<u8", MAX_ELEMENTS, f"elements of {name}")
+            count = self.count("<u8", MAX_ELEMENTS - self.elements, f"elements of {name}")
+            self.elements += count
             if inner in NUMBERS:
                 dtype = np.dtype(NUMBERS[inner])
                 numbers = np.frombuffer(self.take(count * dtype.itemsize, name), dtype)
@@ -225,8 +227,8 @@ class _Header:
         if self.at + size > min(self.size, MAX_HEADER):
             where = "the file ends" if self.at + size > self.size else f"its header has more than {MAX_HEADER:,} bytes"
             raise self.fault(f"{where} inside {what}; an incomplete download?")
-        while len(self.data) < self.at + size:
-            piece = os.pread(self.descriptor, max(PIECE, self.at + size - len(self.data)), len(self.data))
+        while (known := len(self.data)) < self.at + size:
+            piece = os.pread(self.descriptor, max(PIECE, known, self.at + size - known), known)
             if not piece:
                 raise self.fault(f"the file ends inside {what}; an incomplete download?")
             self.data += piece
