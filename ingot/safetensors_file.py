@@ -84,6 +84,9 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
             raise self._error(f"ends inside tensor {name}: the file was shortened after it had been opened")
         return array
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors  # a Mapping's own reads the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
 

@@ -107,6 +107,9 @@ class Checkpoint(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._where[name][name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._where  # a Mapping's own reads the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._where)
 

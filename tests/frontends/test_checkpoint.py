@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from ingot import strict_json
+from ingot.builder.build import build
 from ingot.errors import CheckpointError
 from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resolve_directory
 from ingot.safetensors_file import SafetensorsFile
+from ingot.tensor_table import TensorInfo, read_tensor
+from tests.kept import PICO
 
 F32_2 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -238,6 +241,26 @@ def test_shards(tmp_path: Path) -> None:
 def test_bad_index(weight_map: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         Checkpoint(sharded(tmp_path, weight_map))
+
+
+def test_whether_there_is_a_tensor_is_known_without_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(entry())
+    monkeypatch.setattr("ingot.safetensors_file.read_tensor", None)
+    for file in (SafetensorsFile(tmp_path / "model.safetensors"), Checkpoint(tmp_path)):
+        assert "x" in file and "y" not in file
+
+
+def test_a_build_reads_each_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(descriptor: int, info: TensorInfo) -> Any:
+        read.append(info.begin)
+        return read_tensor(descriptor, info)
+
+    monkeypatch.setattr("ingot.safetensors_file.read_tensor", counted)
+    build(PICO, report=False)
+    assert len(read) == len(set(read)) > 50
 
 
 def test_a_tensor_stored_twice(tmp_path: Path) -> None:
