@@ -102,6 +102,9 @@ class CheckpointWeights(Mapping[str, np.ndarray]):
         stored = self._checkpoint[self.sources[name]]
         return prepared(stored, self._specs[name].dtype, name, name in self._unit_rows)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._specs  # without reading it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)
 
@@ -138,6 +141,9 @@ class RandomWeights(Mapping[str, np.ndarray]):
         size = math.prod(shape)
         index = bits.random_raw(-(-size // 4)).view(np.uint16)[:size]
         return self._table(spec.dtype)[index].reshape(shape)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._specs  # without reading it
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)

@@ -55,6 +55,9 @@ class Weights(Mapping[str, Array]):
         tensor = self._stored[name]
         return sparse(self._tensors, tensor) if hasattr(tensor, "values") else self._tensors.array(tensor)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored  # without reading it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
 

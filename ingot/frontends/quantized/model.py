@@ -72,6 +72,9 @@ class IntegerWeights(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         return self._stored[name]() if name in self._stored else self._floats[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored or name in self._floats  # without reading it
+
     def __iter__(self) -> Iterator[str]:
         yield from self._floats
         yield from self._stored
