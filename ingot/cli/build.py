@@ -8,8 +8,8 @@ examples:
   ingot build models/pico-python -o pico.ingot --precision bfloat16 --json
   ingot build CONFIG_DIR --weights-from random --seed 0      true shapes from config.json alone, for measuring
   ingot build DIRECTORY --lora ADAPTER -o tuned.ingot        with a LoRA adapter in its weights: docs/lora.md
-  ingot build net.onnx --weights int8 --activations int8 --data calib.npz --report q.svg    docs/quantization.md
-  ingot build net.onnx --weights int8 --activations int8 --data calib.npz --tune 30         measures what pays
+  ingot build net.onnx --activations int8 --data calib.npz --report q.svg    docs/quantization.md
+  ingot build net.onnx --activations int8 --data calib.npz --tune 30         measures what pays
   ingot build models/pico-python -o pico.ingot --device cuda:sm_90     kernels for GPUs elsewhere too: docs/devices.md
 
 The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-report", action="store_true", help="compare neither with float32 nor the source")
     parser.add_argument("--report", metavar="FILE", help="write the errors by layer: FILE.svg (a chart), FILE.json")
     parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network after every compiler pass there")
-    group = parser.add_argument_group("calibrated int8 (with --weights int8 --activations int8)")
+    group = parser.add_argument_group("calibrated int8 (with --activations int8; weights are int8 too)")
     group.add_argument(
         "--data", metavar="FILE",
         help="inputs as the net will see them: FILE.npz, an array for each; for a language model a text",
@@ -171,8 +171,8 @@ def _check_calibration(args: argparse.Namespace) -> None:
             if args.no_report:
                 raise UserError("--report writes the report that --no-report leaves out: give one of them")
         return
-    if (args.weights, args.activations) != ("int8", "int8"):
-        raise UserError("--data calibrates int8: give --weights int8 --activations int8 with it")
+    if (args.weights or "int8", args.activations) != ("int8", "int8"):
+        raise UserError("--data calibrates int8: give --activations int8 with it, and no --weights but int8")
     if args.lora is not None or args.weights_from is not None:
         raise UserError("--data calibrates the weights of SOURCE: --lora and --weights-from do not go with it")
 

@@ -134,7 +134,7 @@ def quantize(
     with told(progress) as tell, seldom_collected():
         request = Request(
             precision, report, None, 0, debug or Debug(), Phases(tell), calibrate=calibration,
-            smooth=Smoothing(data, smooth, options.of_nets), kv=kv,
+            smooth=Smoothing(data, smooth, options.of_nets, report_file is not None and report is False), kv=kv,
         )  # fmt: skip
         engine = _calibrated(source, inputs, weights, dynamic, request, calibration)
         calibration.conclude(engine, request.phases, report_file)

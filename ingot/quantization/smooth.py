@@ -32,6 +32,10 @@ PIECES = 16  # of the texts, spread over them, that are run
 TOKENS = 512  # of a piece, at most
 CHARACTERS = 8 * TOKENS  # of a piece: more tokens than are taken, of nearly any text
 ROWS = 128  # of all pieces together, on which errors are measured
+UNREPORTED = (
+    "a file of the report was asked for, and no report: of a language model that is its distance from float32. Leave "
+    "one out (on the command line --report or --no-report, in Python report_file= or report=False)"
+)
 
 
 class Smoothing:
@@ -39,15 +43,20 @@ class Smoothing:
 
     data: the path of a text in UTF-8, or texts. alpha: how far, from 0 (rows keep their sizes) to 1 (all channels
     become equally large, and weights take all of it); None: for each rows what leaves the smallest error of their
-    products in int8.
+    products in int8. not_here: words that were given, and are for nets. unreported: whether a file of the report is
+    wanted, and no report.
     """
 
-    def __init__(self, data: Any, alpha: float | None, not_here: Sequence[str] = ()) -> None:
-        self.data, self.alpha, self.not_here = data, alpha, not_here
+    def __init__(
+        self, data: Any, alpha: float | None, not_here: Sequence[str] = (), unreported: bool = False
+    ) -> None:
+        self.data, self.alpha, self.not_here, self.unreported = data, alpha, not_here, unreported
 
     def __call__(self, model: LoadedModel, network: Network, phases: Phases) -> Smoothed:
         if self.not_here:
             raise UserError(f"{', '.join(self.not_here)} is for nets, not for a language model: leave it out")
+        if self.unreported:
+            raise UserError(UNREPORTED)
         log: Log = []
         found = places(network, log)
         if not found:

@@ -564,12 +564,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ingot.builder.build.build_network(network, weights).save(source)
     np.savez(data, x=np.concatenate([b["x"] for b in batches()]))
     words = ["build", source, "-o", target, "--data", data]
-    int8 = ["--weights", "int8", "--activations", "int8"]
+    int8 = ["--activations", "int8"]
     more = ["--budget", "0.5", "--report", str(tmp_path / "q.svg"), "--keep", "last", "--json"]
     assert main([*words, *int8, *more]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] > 0 and "<svg" in (tmp_path / "q.svg").read_text()
     assert layers(load(target))["head"]["why"] == "kept by the name last"
     assert main(["inspect", target]) == 0
     assert "3 of 4 layers in int8 (mse)" in capsys.readouterr().out
-    for bad in (words, ["build", source, "-o", target, "--budget", "1"], [*words, *int8, "--report", "q.png"]):
+    first = Path(target).read_bytes()
+    assert main([*words, "--weights", "int8", *int8, *more]) == 0, "said twice"
+    assert Path(target).read_bytes() == first
+    for bad in (
+        words, ["build", source, "-o", target, "--budget", "1"], [*words, *int8, "--report", "q.png"],
+        [*words, *int8, "--weights", "same"], [*words, *int8, "--weights", "int4-g32"], [*words, "--weights", "int8"],
+    ):  # fmt: skip
         assert main(bad) == 2

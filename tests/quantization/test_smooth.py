@@ -185,7 +185,7 @@ def test_only_the_text_is_seen(uneven: Path, tmp_path: Path) -> None:
 def test_command_line(uneven: Path, tmp_path: Path, capsys: Any) -> None:
     text, to = tmp_path / "calib.txt", tmp_path / "out.ingot"
     text.write_text(TEXT)
-    words = ["--weights", "int8", "--activations", "int8", "--data", str(text), "--smooth", "0.5", "--kv", "int8"]
+    words = ["--activations", "int8", "--data", str(text), "--smooth", "0.5", "--kv", "int8"]
     assert main(["build", str(uneven), "-o", str(to), "--no-report", *words]) == 0
     engine = ingot.load(to)
     assert engine.config["kv_cache"] == "int8" and set(engine.config["smooth"]["alpha"].values()) == {0.5}
@@ -215,6 +215,8 @@ def test_what_is_refused(uneven: Path, tmp_path: Path) -> None:
         ingot.quantize(uneven, [TEXT], smooth=1.5)
     with pytest.raises(UserError, match="keep is for nets"):
         ingot.quantize(uneven, [TEXT], keep="first")
+    with pytest.raises(UserError, match="a file of the report was asked for, and no report"):
+        ingot.quantize(uneven, [TEXT], report=False, report_file=str(tmp_path / "q.svg"))
     module = nn.Linear(8, 8)
     for parameter in module.parameters():
         parameter.value = np.ones(parameter.spec.evaluate({}), np.float32)
