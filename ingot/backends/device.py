@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ingot import _lazy
-from ingot.errors import UserError
+from ingot.errors import MemoryLimitError, UserError
 
 Array = np.ndarray[Any, Any]
 
@@ -75,6 +75,14 @@ class Executor(Protocol):
 
     def log_probs(self, logits: Array, targets: Array) -> Array:
         """log softmax of each row of logits at its target, float32 [rows]."""
+
+
+class CacheRoomError(MemoryLimitError):
+    """The KV cache that a session was opened with does not fit on its device. blocks: as many as would."""
+
+    def __init__(self, message: str, blocks: int) -> None:
+        super().__init__(message)
+        self.blocks = blocks
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,14 @@ def available(name: str) -> int | None:
     return int(module.mem_get_info(device)[0])  # type: ignore[union-attr]
 
 
+def available_again(name: str) -> int | None:
+    """The same, when torch has given back what it keeps there for later."""
+    module = getattr(package(), package().device(name).type, None)
+    if hasattr(module, "empty_cache"):
+        module.empty_cache()  # type: ignore[union-attr]
+    return available(name)
+
+
 def typed(error: Exception, what: str) -> IngotError | None:
     """The typed error of what torch raises when memory is short, or when a device fails; None for any other error."""
     if out_of_memory(error):

@@ -19,11 +19,11 @@ import numpy as np
 import ingot.ops  # noqa: F401  (registers every op)
 from ingot import dims
 from ingot.backends import native
-from ingot.backends.device import Opening
+from ingot.backends.device import CacheRoomError, Opening
 from ingot.backends.stored import Operands, Reader, Shown
-from ingot.backends.torch_device import Settings, Threads, own_threads, package, typed
+from ingot.backends.torch_device import Settings, Threads, available_again, own_threads, package, typed
 from ingot.backends.torch_target import TORCH
-from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError
+from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, MemoryLimitError, UserError
 from ingot.ir import Network, Node, Op, StateSpec, Value
 from ingot.ir.interpret import bind, learn, rounds_together
 from ingot.ir.recipe import evaluate
@@ -37,6 +37,7 @@ from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 
+STEPS_SHARE = 8  # of what is free, that part is left to what steps take, where it is said which cache would fit
 PLANS = 64  # of sizes, that a session remembers
 # Where torch would compute float32 with fewer bits, if somebody told it to.
 _OF_CPU, _OF_GPU = ("mkldnn.matmul", "mkldnn.conv"), ("cuda.matmul", "cudnn.conv")  # torch's settings of float32
@@ -124,14 +125,31 @@ class TorchExecutor:
         self._threads = opening.threads or 0
         self.inputs = [_port(v.name, v) for v in self._network.inputs]
         self.outputs = [_port(name, v) for name, v in self._network.outputs.items()]
-        with typed_errors(f"the states on torch:{opening.device}"):
-            self._states = {v: self._empty(v.spec, opening) for v in self._network.states}
+        self._states: dict[Value, Any] = {}
+        self._open_states(opening)
         self._plans: dict[tuple[tuple[str, int], ...], list[Op]] = {}
         self._last: dict[str, int] = {}  # sizes of the last run
         self._left = _readers(self._network)
         self._looks = False  # whether a run notes where the first number is none
         self._bad = ""
         self._late = any(node.op.bound_dims() for node in self._network.nodes)  # only a run shows some sizes
+
+    def _open_states(self, opening: Opening) -> None:
+        """Raises CacheRoomError, with what would fit, where the device says how much is free."""
+        try:
+            with typed_errors(f"the states on torch:{opening.device}"):
+                for value in self._network.states:
+                    self._states[value] = self._empty(value.spec, opening)
+        except MemoryLimitError as e:
+            self._states.clear()
+            free = available_again(opening.device)
+            if free is None:
+                raise
+            wanted = sum(_block_bytes(v.spec, opening) for v in self._network.states) * opening.kv_blocks
+            blocks = opening.kv_blocks * (free - free // STEPS_SHARE) // wanted
+            raise CacheRoomError(
+                f"{e}; the KV cache takes {wanted:,} bytes, and {opening.device} has {free:,} free", blocks
+            ) from None
 
     def _empty(self, spec: StateSpec, opening: Opening) -> Any:
         shape = (opening.kv_blocks, opening.kv_block_size, 2, spec.heads, spec.width)
@@ -320,6 +338,11 @@ class TorchExecutor:
 
     def log_probs(self, logits: Array, targets: Array) -> Array:
         return native.log_probs(logits, targets)
+
+
+def _block_bytes(spec: StateSpec, opening: Opening) -> int:
+    """Of a block of one layer's keys and values."""
+    return opening.kv_block_size * 2 * spec.heads * spec.width * spec.dtype.numpy.itemsize
 
 
 def _readers(network: Network) -> dict[Value, int]:

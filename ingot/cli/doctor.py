@@ -3,7 +3,7 @@
 examples:
   ingot doctor
   ingot doctor pico.ingot
-  ingot doctor pico.ingot --device cuda the GPU, a self-test of two seconds, and which ops are kernels there
+  ingot doctor pico.ingot --device cuda the GPU, a self-test of some 3 s, and which ops are kernels there
   INGOT_ISA=avx2 ingot doctor           INGOT_ISA forces an instruction set level
 
 The exit code is 2 when a package is missing, or a kernel that SOURCE needs; all is printed first."""

@@ -1,4 +1,4 @@
-"""The verifier: the rules that every pass may rely on, checked after each of them. Reports all offenders at once."""
+"""The verifier: the rules that every pass may rely on, and has to keep. Reports all offenders at once."""
 from __future__ import annotations
 
 import operator

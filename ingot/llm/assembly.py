@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ingot.backends.device import DEFAULT, Device
+from ingot.backends.device import DEFAULT, CacheRoomError, Device
 from ingot.engine.session import Engine
-from ingot.errors import RequestError, UserError
+from ingot.errors import MemoryLimitError, RequestError, UserError
 from ingot.llm.config import ModelConfig
 from ingot.llm.jobs import Job
 from ingot.llm.kv_cache import KVCache
@@ -45,7 +45,12 @@ def assemble(
     row_bytes = max(limits.max_row_bytes, 4 * config.vocab_size, 4 * config.embedding.width)
     blocks = _cache_blocks(engine.device, config.state_bytes, context_length, kv_memory, max_running)
     cache = KVCache(blocks, limits.block_size, prefix_cache)
-    session = engine.session(threads, kv_blocks=blocks, kv_block_size=limits.block_size)
+    try:
+        session = engine.session(threads, kv_blocks=blocks, kv_block_size=limits.block_size)
+    except CacheRoomError as e:
+        block_bytes = config.state_bytes * limits.block_size
+        advice = what_fits(e.blocks, limits.block_size, block_bytes, context_length, max_running)
+        raise MemoryLimitError(f"{e}: {advice}") from None
     scheduler: Scheduler[Job] = Scheduler(
         cache, max_step_tokens, max_running, row_bytes, config.window, config.short_length,
         min(limits.max_mixed_tokens, max_step_tokens), draft_bytes=4 * config.vocab_size,
@@ -69,6 +74,21 @@ def _cache_blocks(
     if type(kv_memory) is not int or kv_memory < block_bytes:
         raise UserError(f"kv_memory must be a number of bytes, at least {block_bytes:,} for a block; got {kv_memory!r}")
     return min(useful, kv_memory // block_bytes)
+
+
+def what_fits(blocks: int, block_size: int, block_bytes: int, context_length: int, max_running: int) -> str:
+    """What to ask for where there is room for so many blocks of the cache, and not for so many requests of full length.
+    """
+    if blocks < 1:
+        return "no cache fits: build the engine with a smaller format of weights, or take a GPU with more memory"
+    ways = []
+    if context := min(context_length, blocks // max_running * block_size):
+        ways.append(f"--context {context} with {max_running} requests at once")
+    if running := blocks // cache_blocks(1, context_length, block_size):
+        ways.append(f"--max-running {running} (of `ingot serve`) with {context_length} tokens each")
+    elif max_running > 1:
+        ways.append(f"--context {blocks * block_size} with --max-running 1 (of `ingot serve`)")
+    return f"what fits: {', or '.join([*ways, f'--kv-memory {blocks * block_bytes}'])}"
 
 
 def _free(device: Device) -> int:

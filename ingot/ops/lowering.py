@@ -355,7 +355,7 @@ class Lowered(Op):
 
     # ---------------------------------------------------------------------------------------------------------- rule
     def infer(self, *operands: Spec) -> Spec | tuple[Spec, ...]:
-        """The rule. A network is verified after every pass; the very same specs are answered at once."""
+        """The rule. A network is verified more than once; the very same specs are answered at once."""
         known, found = self.__dict__.get("_answer", ((), None))
         if found is None or len(known) != len(operands) or any(map(is_not, known, operands)):
             found = self._ruled(operands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from ingot.ir import OPS, F, Network, Op, Spec
 from ingot.ops import in_torch
 from ingot.ops.layouts import LAYOUTS, PLAIN
 from tests import nets
+from tests.kept import PICO
 
 Array = np.ndarray[Any, Any]
 
@@ -376,3 +378,36 @@ def test_layouts_of_a_target() -> None:
     kernel = Kernel("k", operands=(Operand("x", None, layouts=("tiles",)),), results=(), runs={}, flops=None)
     with pytest.raises(NetworkError, match="cpu: its kernels read tiles, which no layout is called"):
         Target(RUNTIMES["cpu"], (kernel,), lambda target: [])
+
+
+@pytest.mark.parametrize(("free", "ways"), [(20 << 20, 3), (2 << 20, 3), (14 << 16, 2), (64, 0)])
+def test_a_cache_too_large_for_a_device(monkeypatch: pytest.MonkeyPatch, free: int, ways: int) -> None:
+    """Whatever the error says would fit does, and leaves something to the steps."""
+    taken: list[int] = []
+    whole = torch_executor.TorchExecutor._empty
+
+    def empty(executor: Any, spec: Any, opening: Any) -> Any:
+        taken.append(opening.kv_blocks * torch_executor._block_bytes(spec, opening))
+        if sum(taken) > free:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(executor, spec, opening)
+
+    monkeypatch.setattr(torch_executor.TorchExecutor, "_empty", empty)
+    monkeypatch.setattr(torch_executor, "available_again", lambda name: free)
+    engine = ingot.build(PICO, report=False).on("torch:cpu")
+    words = {"kv_memory": 1 << 40, "max_running": 16}
+    with pytest.raises(MemoryLimitError, match="the states on torch:cpu: CUDA out of memory; the KV cache takes") as e:
+        ingot.LLM(engine, **words)
+    assert f"{free:,} free" in str(e.value)
+    advice = str(e.value).partition("what fits: ")[2]
+    if not ways:
+        assert "no cache fits" in str(e.value) and not advice
+        return
+    options = {"--context": "context_length", "--max-running": "max_running", "--kv-memory": "kv_memory"}
+    found = [{options[o]: int(n) for o, n in re.findall(r"(--[a-z-]+) (\d+)", way)} for way in advice.split(", or ")]
+    assert len(found) == ways
+    for way in found:
+        taken.clear()
+        with ingot.LLM(engine, **words | way) as llm:
+            assert llm.generate([1, 2], max_tokens=1).completion_tokens == 1
+        assert free // 3 < sum(taken) <= free - free // torch_executor.STEPS_SHARE

@@ -26,7 +26,7 @@ STARTS = {
     803: "the driver's library and its kernel module are of different versions: start the machine again, or install "
          "the driver again",
 }  # fmt: skip
-FORMS = (("int8", 8.5), ("int4-g128", 4.2))  # of --weights, and bits of a weight with its scales
+FORMS = (("int8", 8.5), ("fp8", 8.5), ("int4-g128", 4.2))  # of --weights, and bits of a weight with its scales
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,10 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def require_room(opening: Opening, free: int | None) -> None:
-    """Raises MemoryLimitError where weights are larger than what is free on a device, and says what would fit."""
+def require_room(opening: Opening, free: int | None, float8: bool) -> None:
+    """Raises MemoryLimitError where weights are larger than what is free on a device, and says what would fit. float8:
+    whether the device has numbers of that kind.
+    """
     if free is None:
         return
     sizes = _stored(opening)
@@ -138,7 +140,7 @@ def require_room(opening: Opening, free: int | None) -> None:
     if opening.header["kind"] == "llm":
         for word, bits in FORMS:
             taken = sum(int(count * bits / 8) if is_matrix else nbytes for nbytes, count, is_matrix in sizes.values())
-            if taken <= free and taken < needed:
+            if taken <= free and taken < needed and (float8 or word != "fp8"):
                 fits.append(f"--weights {word} ({_gigabytes(taken)})")
     advice = f"built with {' or '.join(fits)} they fit" if fits else "no other format of ours would fit there"
     there = f"cuda:{opening.device} has {_gigabytes(free)} free"

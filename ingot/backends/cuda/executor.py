@@ -17,7 +17,7 @@ import numpy as np
 
 from ingot import _lazy, dtypes
 from ingot.backends.cuda.choice import WORDS, Chooser, Kind, kind_of, tokens_of
-from ingot.backends.cuda.devices import available, require_float8, require_gpu
+from ingot.backends.cuda.devices import FLOAT8, available, require_float8, require_gpu
 from ingot.backends.cuda.driver import require_room
 from ingot.backends.cuda.faults import checks_of, faulty
 from ingot.backends.cuda.kernel_calls import KernelCalls, Prompts
@@ -61,7 +61,8 @@ def open_on(torch: Any, device: Any, opening: Opening) -> TorchExecutor:
     if opening.threads is not None and device.type != "cpu":
         raise UserError(f"threads={opening.threads}: device cuda has no threads to choose")
     if ("cuda", str(device), opening.entry) not in opening.kept and device.type == "cuda":
-        require_room(opening, available(opening.device))
+        float8 = torch.cuda.get_device_capability(device) >= FLOAT8
+        require_room(opening, available(opening.device), float8)
     if opening.header["kind"] != "llm":
         return open_net(torch, device, there)
     key = ("cuda", str(device), opening.entry)

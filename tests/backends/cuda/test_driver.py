@@ -68,16 +68,22 @@ def opening(kind: str, shapes: dict[str, tuple[int, ...]]) -> Any:
 
 def test_room() -> None:
     model = opening("llm", {"a": (40_000, 50_000), "b": (50_000,)})  # 4.0 GB
-    require_room(model, 5 * 10**9)
-    require_room(model, None)
-    with pytest.raises(MemoryLimitError, match=r"take 4.0 GB and cuda:0 has 3.0 GB free: .*int8 \(2.1 GB\) or .*int4"):
-        require_room(model, 3 * 10**9)
+    require_room(model, 5 * 10**9, True)
+    require_room(model, None, True)
+    with pytest.raises(MemoryLimitError) as found:
+        require_room(model, 3 * 10**9, True)
+    assert str(found.value) == (
+        "the engine's weights take 4.0 GB and cuda:0 has 3.0 GB free: built with --weights int8 (2.1 GB) or "
+        "--weights fp8 (2.1 GB) or --weights int4-g128 (1.1 GB) they fit"
+    )
+    with pytest.raises(MemoryLimitError, match=r"int8 \(2.1 GB\) or --weights int4"):  # a GPU without float8
+        require_room(model, 3 * 10**9, False)
     with pytest.raises(MemoryLimitError, match=r"free: built with --weights int4-g128 \(1.1 GB\) they fit"):
-        require_room(model, 15 * 10**8)
+        require_room(model, 15 * 10**8, True)
     with pytest.raises(MemoryLimitError, match="no other format"):
-        require_room(model, 10**8)
+        require_room(model, 10**8, True)
     with pytest.raises(MemoryLimitError, match="no other format"):
-        require_room(opening("network", {"a": (40_000, 50_000)}), 3 * 10**9)
+        require_room(opening("network", {"a": (40_000, 50_000)}), 3 * 10**9, True)
 
 
 class Net(ingot.nn.Module):
