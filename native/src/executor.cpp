@@ -61,11 +61,29 @@ void Worker::fail(const char* what) const {
 
 void Region::run() { pool->run(work, this); }
 
-std::uint64_t Region::waited(std::size_t step) const {
-  const std::size_t all = busy.size() / steps.size(), workers = steps[step].group < 0 ? all : 1;
-  std::uint64_t longest = all == 1 ? nanoseconds[step] : 0;  // one meets nobody
-  for (std::size_t worker = 0; worker < workers; ++worker) longest = std::max(longest, busy[worker * steps.size() + step]);
-  return nanoseconds[step] - std::min(longest, nanoseconds[step]);
+std::vector<Region::StepTime> Region::times() const {
+  std::vector<StepTime> found(steps.size());
+  const std::size_t workers = busy.size() / steps.size();
+  std::uint64_t passed = 0, worked = 0;  // in steps of groups since workers met: of the first worker, and of all in the mean
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    std::uint64_t longest = 0, sum = 0;
+    for (std::size_t worker = 0; worker < workers; ++worker) {
+      const std::uint64_t spent = busy[worker * steps.size() + i];
+      longest = std::max(longest, spent), sum += spent;
+    }
+    std::uint64_t taken = nanoseconds[i], rest = taken - std::min(taken, longest);
+    if (steps[i].group >= 0) {
+      passed += taken, worked += sum / workers;
+      taken = sum / workers, rest = 0;
+      if (steps[i].meets || i + 1 == steps.size()) {
+        rest = passed - std::min(passed, worked);
+        taken += rest;
+        passed = worked = 0;
+      }
+    }
+    found[i] = {taken, workers == 1 ? 0 : rest};  // one meets nobody
+  }
+  return found;
 }
 
 /// Whether a worker that comes to a step of a group runs it; `group` is the last one that it took, which may come later. Groups are taken in

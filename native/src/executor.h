@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "plan.h"
 #include "red_zone.h"
@@ -27,17 +28,21 @@ struct Region {
   const StagePlan* plan;
   std::byte* arena;
   ThreadPool* pool;
-  std::span<std::uint64_t> nanoseconds;  // by step, when profiling; else empty
-  std::span<std::uint64_t> busy;         // of them: by worker and step, until the worker was done with it
+  std::span<std::uint64_t> nanoseconds;  // by step, as the first worker knows them, when profiling; else empty
+  std::span<std::uint64_t> busy;         // by worker and step, until the worker was done with it
   RedZones* zones;
   std::atomic<int> free_group{0};  // the first one that no worker has taken
   Fault fault;
 
   /// Returns when every worker is done; `fault.step` then says whether all steps ran.
   void run();
-  /// Of a step's nanoseconds: those in which every worker was done with it, or not at it yet. Steps of groups count
-  /// as the first worker knows them, which measures.
-  std::uint64_t waited(std::size_t step) const;
+  /// What a step took of the region's time, and of that what workers that met waited for one another.
+  struct StepTime {
+    std::uint64_t nanoseconds, waited;
+  };
+  /// By step, of a profiled run; together they are the region's time. Whoever is free runs a step of a group while others
+  /// run other ones: it takes what all workers spent on it over their number, and the last before they meet the rest.
+  std::vector<StepTime> times() const;
 
  private:
   bool takes(const Step& step, int worker, int& group);

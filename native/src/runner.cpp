@@ -281,8 +281,9 @@ void Runner::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps
     const Call& call = program().calls[static_cast<std::size_t>(steps[static_cast<std::size_t>(failed)].call)];
     throw Error(code::value, (call.where.empty() ? "" : call.where + ": ") + region.fault.message);
   }
-  for (std::size_t i = 0; together_.profile != nullptr && i < steps.size(); ++i)
-    record(plan, steps[i], nanoseconds_[i], region.waited(i));
+  if (together_.profile == nullptr) return;
+  const std::vector<Region::StepTime> times = region.times();
+  for (std::size_t i = 0; i < steps.size(); ++i) record(plan, steps[i], times[i].nanoseconds, times[i].waited);
 }
 
 void Runner::record(const StagePlan& plan, const Step& taken, std::uint64_t nanoseconds, std::uint64_t waited) {

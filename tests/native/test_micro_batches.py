@@ -227,6 +227,14 @@ def test_a_profile_shows_calls_and_not_their_parts(threads: int) -> None:
         assert item["bytes"] == 3 * 16 * IMAGE * 4 and item["ns"] > 0
 
 
+def test_a_call_has_the_time_of_every_worker_that_ran_parts_of_it() -> None:
+    """No core moves a terabyte in a second: a call that has less time than that was counted where others ran it."""
+    session, x = session_of(sums(5), 2), numbers(16, ROWS, COLUMNS)
+    for _ in range(20):
+        for item in session.profile({"x": x}):
+            assert item["ns"] - item["waited_ns"] > item["bytes"] / 1e12 * 1e9 / 2
+
+
 @pytest.mark.parametrize("batch", [2, 4, 8])
 def test_operands_that_do_not_fit_the_batch_are_refused(batch: int) -> None:
     """Also where they have as many images as run together."""
