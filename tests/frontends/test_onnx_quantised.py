@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper  # noqa: E402
 
 from ingot.builder.build import build_network  # noqa: E402
 from ingot.cli.inspect import kernel_counts  # noqa: E402
+from ingot.errors import UnsupportedError  # noqa: E402
 from ingot.frontends.onnx import Model  # noqa: E402
 from ingot.frontends.onnx import build_network as import_network  # noqa: E402
 
@@ -69,6 +70,21 @@ def test_qlinear_ops(kind: str) -> None:
     assert np.abs(found.astype(int) - want.astype(int)).max() <= 1
     assert found.dtype == want.dtype
     assert calls == {"elementwise": 2, "conv_packed": 1, "conv_depthwise": 1, "matmul_packed": 1}  # x, and a bias
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, float("inf"), float("nan"), [0.1, 0.0, 0.1, 0.1]])
+@pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
+def test_scales_that_are_none(op: str, scale: Any) -> None:
+    kind = onnx.TensorProto.FLOAT if op == "QuantizeLinear" else onnx.TensorProto.INT8
+    node = helper.make_node(op, ["x", "s"], ["y"], axis=1)
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", kind, (2, 4))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.UINT8 if op == "QuantizeLinear" else 1, (2, 4))],
+        [numpy_helper.from_array(np.array(scale, np.float32), "s")],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with pytest.raises(UnsupportedError, match="a scale must be finite and not 0, and is"):
+        import_network(Model(proto, "test"), None)
 
 
 def test_pairs_around_floats() -> None:

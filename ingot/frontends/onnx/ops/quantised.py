@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ingot import dims, dtypes
 from ingot.dtypes import DType
 from ingot.frontends.narrow import Narrow, carrier, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number
 from ingot.frontends.onnx.ops.linear import matmul
 from ingot.frontends.onnx.ops.spatial import conv, window
-from ingot.frontends.onnx.table import MaybeTyped, Typed, onnx
+from ingot.frontends.onnx.table import Call, MaybeTyped, Typed, onnx
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.table import MaybeInts, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
@@ -58,6 +60,16 @@ def quantized(x: Any, scale: Any, zero: Any, kind: DType, saturate: bool = True)
     return Narrow(whole, kind) if is_narrow(kind) else whole
 
 
+def _check_scale(call: Call, scale: Value) -> None:
+    """Raises Unsupported where a known scale is 0 or no number: results would be those of no model."""
+    known = call.contents(scale)
+    if known is None:
+        return
+    bad = known[~np.isfinite(known) | (known == 0)]
+    if bad.size:
+        raise Unsupported(f"a scale must be finite and not 0, and is {bad.flat[0]}", "quantise the model again")
+
+
 def numbers(x: Any) -> Any:
     """A tensor of any type as one that ops take."""
     return decoded(x) if isinstance(x, Narrow) else x
@@ -65,9 +77,10 @@ def numbers(x: Any) -> Any:
 
 @onnx("QuantizeLinear")
 def quantize_linear(
-    x: Tensor, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0,
-    precision: int = 0, saturate: bool = True,
+    call: Call, x: Tensor, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0,
+    output_dtype: int = 0, precision: int = 0, saturate: bool = True,
 ) -> Result:  # fmt: skip
+    _check_scale(call, numbers(scale))
     kind = zero.dtype if zero is not None else dtype_of(output_dtype, "output_dtype") if output_dtype else dtypes.uint8
     spread = [None if v is None else spread_over(numbers(v), x, axis, block_size) for v in (scale, zero)]
     return quantized(x, spread[0], spread[1], kind, saturate)
@@ -75,8 +88,14 @@ def quantize_linear(
 
 @onnx("DequantizeLinear", folds=False)  # weights stay integers
 def dequantize_linear(
-    x: Typed, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
-) -> Result:
+    call: Call, x: Typed, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0,
+    output_dtype: int = 0,
+) -> Result:  # fmt: skip
+    _check_scale(call, numbers(scale))
+    return _dequantized(x, scale, zero, axis, block_size, output_dtype)
+
+
+def _dequantized(x: Any, scale: Any, zero: Any, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Any:
     kind = dtype_of(output_dtype, "output_dtype") if output_dtype else scale.dtype
     x, zero = numbers(x), None if zero is None else numbers(zero)
     spread = spread_over(cast(scale, dtypes.float32), x, axis, block_size)
@@ -101,7 +120,7 @@ def dynamic_quantize_linear(x: Tensor) -> Result:
 
 
 def real(x: Any, scale: Any, zero: Any, axis: int = -1) -> Any:
-    return dequantize_linear(x, scale, zero, axis=axis) if len(scale.shape) <= 1 else by_rows(x, scale, zero)
+    return _dequantized(x, scale, zero, axis) if len(scale.shape) <= 1 else by_rows(x, scale, zero)
 
 
 def by_rows(x: Any, scale: Any, zero: Any) -> Any:
@@ -163,5 +182,5 @@ def qlinear_conv(
     if bias is not None:
         of_sums = F.mul(F.reshape(cast(x_scale, dtypes.float32), ()), cast(w_scale, dtypes.float32))
         bias = F.dequantize(bias, of_sums, dtype=dtypes.float32)
-    found = conv(dequantize_linear(x, x_scale, x_zero), weight, bias, over, group)
+    found = conv(_dequantized(x, x_scale, x_zero), weight, bias, over, group)
     return quantized(found, F.reshape(y_scale, ()), F.reshape(y_zero, ()), y_zero.dtype)
