@@ -88,6 +88,7 @@ $(VENV)/core: $(VENV)/bin/python $(NATIVE)
 
 # The extras of the ingot that is installed: nothing is built again.
 # torch from its CPU index, which saves gigabytes; the extra below takes the default one where that index is out of reach.
+# That one, for CUDA, brings a Triton of its own.
 $(VENV)/test: $(VENV)/core
 	@echo "installing torch, the tests' oracle (200 MB)"
 	@$(PIP) 'torch==2.13.0+cpu' 2>/dev/null || \
@@ -95,6 +96,9 @@ $(VENV)/test: $(VENV)/core
 	    echo "its build for CPUs is out of reach: the package index has one with CUDA (5 GB once installed)"
 	@echo "installing what else the tests take (150 MB)"
 	@$(PIP) $(call extra,native) 'ingot[test]'
+	@$(BIN)/python -c "from importlib.util import find_spec; exit(not find_spec('triton'))" || { \
+	    echo "installing Triton on Linux for x86-64, which interprets kernels for GPUs (190 MB, 640 MB once installed)"; \
+	    $(PIP) 'ingot[gpu-test]' || echo "it is out of reach: the tests of these kernels are skipped"; }
 	@touch $@
 
 $(VENV)/bench: $(VENV)/test

@@ -128,6 +128,13 @@ def test_every_level_is_a_part() -> None:
         parts.at_level("avx1024")
 
 
+def test_kernels_for_gpus_need_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All would be skipped, which is no result."""
+    monkeypatch.setattr(parts, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"ingot\[gpu-test\]"):
+        parts.cuda()
+
+
 def test_the_page_that_lies_in_docs_is_as_it_would_be_written() -> None:
     names = [part.name for part in parts.PARTS]
     page = Page.read(conformance.PAGE)

@@ -27,7 +27,7 @@ FOLDERS = {
     "examples": ("torch",),
     "tests": ("build", "test", "gpu-test"),
     "attacks": ("test",),
-    "tools": ("test", "docs"),
+    "tools": ("test", "gpu-test", "docs"),
     "benchmarks": ("test", "bench"),
     "fuzz": ("test", "fuzz"),
 }

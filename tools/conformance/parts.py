@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 
 from ingot import _native
 from ingot.errors import UserError
@@ -30,6 +31,7 @@ THOUSAND = (*ALL, "--hypothesis-profile=conformance")
 LEVELS = ("portable", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx")
 SANITIZED = tuple(level for level in LEVELS if not level.endswith("_vnni"))  # which have one kernel of their own
 OTHER_LEVELS = "--ignore=tests/kernels/test_levels.py"
+CUDA = "tests/backends/cuda"
 FUZZ_SECONDS = 1200
 
 
@@ -55,6 +57,13 @@ def at_level(level: str) -> Outcome:
     names = ("kernels", "native", "passes", "engine", "builder", "models", "llm", "ops/test_conversion.py")
     folders = [f"tests/{name}" for name in names]
     return run_tests([*ALL, OTHER_LEVELS, *folders], {"INGOT_ISA": level})
+
+
+def cuda() -> Outcome:
+    """The kernels of target cuda without a GPU, all cases."""
+    if find_spec("triton") is None:
+        raise UserError("this machine has no Triton: pip install 'ingot[gpu-test]', which has it for Linux on x86-64")
+    return run_tests([*ALL, CUDA])
 
 
 def numbers(names: Sequence[str]) -> Outcome:
@@ -101,7 +110,8 @@ def folders(*names: str) -> list[str]:
     return [f"tests/{name}" for name in names]
 
 
-# All tests, a thousand examples for every property, slow ones too: name, what, minutes, and what lies in tests/.
+# All tests but the part `cuda`'s, a thousand examples for every property, slow ones too: name, what, minutes, and what
+# lies in tests/.
 SUITES = (
     ("ops", "every op", 2, folders("ops")),
     ("kernels", "every kernel at this machine's level, samples at the others; the native core", 4,
@@ -116,9 +126,10 @@ SUITES = (
 )  # fmt: skip
 PARTS = (
     *(
-        Part(f"tests-{name}", what, minutes, partial(run_tests, [*THOUSAND, *found]))
+        Part(f"tests-{name}", what, minutes, partial(run_tests, [*THOUSAND, f"--ignore={CUDA}", *found]))
         for name, what, minutes, found in SUITES
     ),
+    Part("cuda", "kernels for NVIDIA GPUs, interpreted beside torch and compiled for sm_90", 12, cuda),
     *(
         Part(f"level-{level}", f"the suites that reach kernels, all at {level}", 15, partial(at_level, level))
         for level in LEVELS

@@ -15,9 +15,10 @@ from ingot.backends.cuda.driver import ARCHITECTURES, architecture
 from ingot.backends.device import device_of
 from ingot.cli import main
 from ingot.errors import UserError
+from tests.backends.cuda.interpreted import LONG, WITHOUT
 from tests.kept import PICO
 
-pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+pytest.importorskip("triton", reason=WITHOUT)
 torch: Any = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[3]
@@ -39,6 +40,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run("checks", tmp_path_factory.mktemp("ahead"))
 
 
+@LONG
 def test_the_engine_is_the_same_and_kernels_lie_beside_it(found: dict[str, Any]) -> None:
     assert found["same file"]
     assert found["files"] == [".kernel"]  # nothing that a host would run
@@ -46,6 +48,7 @@ def test_the_engine_is_the_same_and_kernels_lie_beside_it(found: dict[str, Any])
     assert found["driver"]  # Triton is left as it was
 
 
+@LONG
 def test_what_is_in_the_folder_is_not_compiled(found: dict[str, Any]) -> None:
     count = found["launched"]
     assert found["from the folder"] == {"compiled": 0, "had": count, "taken": count, "missed": 0}
@@ -53,6 +56,7 @@ def test_what_is_in_the_folder_is_not_compiled(found: dict[str, Any]) -> None:
     assert found["binary"]
 
 
+@LONG
 def test_damaged_and_exchanged_files_are_said_and_not_taken(found: dict[str, Any]) -> None:
     good = found["launched"] - 3
     assert found["damaged"] == {"compiled": 3, "had": good, "taken": good, "missed": 3}
@@ -62,6 +66,7 @@ def test_damaged_and_exchanged_files_are_said_and_not_taken(found: dict[str, Any
     assert found["mended"] == 3 and found["as before"]
 
 
+@LONG
 def test_folders_of_no_use_are_errors(found: dict[str, Any]) -> None:
     assert "are for sm_90 by Triton" in found["other GPU"] and "this GPU is sm_80" in found["other GPU"]
     assert "--device cuda:sm_80" in found["other GPU"]
@@ -74,12 +79,14 @@ def test_folders_of_no_use_are_errors(found: dict[str, Any]) -> None:
     assert found["named"]["compiled"] == found["launched"] and found["named"]["for"] == "sm_90" and found["not named"]
 
 
+@LONG
 def test_an_architecture_is_no_device_to_run_on(found: dict[str, Any]) -> None:
     assert "run them on cuda or cuda:N" in found["session"] and found["cache"] == found["session"]
     assert "sm_80, sm_86, sm_89, sm_90" in found["architecture"]
     assert device_of("cuda:sm_90").is_architecture and not device_of("cpu").is_architecture
 
 
+@LONG
 def test_the_launches_of_a_language_model(found: dict[str, Any]) -> None:
     """Each kernel of a decoded row, of prompts, and of a choice."""
     both = {"choose", "decode_attention", "follow", "prefill_attention", "rotate_write", "take_inputs", "table_rows",

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 import ingot
+from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
 
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
-pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+pytest.importorskip("triton", reason=WITHOUT)
 
 from ingot.backends.cuda.launch_shapes import most_tiles, tiles_of  # noqa: E402
 from ingot.backends.cuda.steps import MOST_TOKENS, Size, requests_of, tokens_of  # noqa: E402
 from tests.backends.cuda.llama import builder, choice, mixed, step  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("cuda_here")
+pytestmark = [pytest.mark.usefixtures("cuda_here"), one_of_each()]
 GPU = torch.cuda.is_available()
 ONE_EACH = Size(4, 4, 4, 64, True)
 
@@ -51,6 +52,7 @@ def captures(session: Any) -> Any:
     return executor
 
 
+@LONG
 def test_captured_steps(made: Any) -> None:
     """Padded steps as steps without padding; one that is replayed knows nothing of the one before."""
     built = made(precision="float32")
@@ -70,6 +72,7 @@ def test_captured_steps(made: Any) -> None:
 
 
 @pytest.mark.parametrize("captured", [True, False])
+@LONG
 def test_launched_steps(made: Any, captured: bool) -> None:
     """Tokens stay on the device for the step behind, which is launched before anybody has read them."""
     built = made(precision="float32")
@@ -94,6 +97,7 @@ def test_launched_steps(made: Any, captured: bool) -> None:
         session.launch(second | {"token_ids": np.full(3, 128, np.int32)}, choice(3))()
 
 
+@LONG
 def test_more_steps_under_way_than_a_ring_has_slots(made: Any) -> None:
     """Each takes its own inputs and leaves its tokens in memory of its own, whenever they are read; kinds of choice are
     captured apart, and go on from each other's tokens."""
@@ -113,9 +117,8 @@ def test_more_steps_under_way_than_a_ring_has_slots(made: Any) -> None:
     assert [size for size, _ in session._executor._steps] == [ONE_EACH] * 2
 
 
-@pytest.mark.parametrize("words", [
-    {}, {"kv": "int8"}, pytest.param({"weights": "int8"}, marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize("words", [{}, {"kv": "int8"}, {"weights": "int8"}])
+@LONG
 def test_captured_prompts(made: Any, words: dict[str, str]) -> None:
     """Prompts, their ends and decodes in one step, from the second time on in a graph of a padded size; what one step
     leaves in the inputs is nothing to the next."""
@@ -139,7 +142,8 @@ def test_captured_prompts(made: Any, words: dict[str, str]) -> None:
         captured.run(wrong)
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(7, marks=pytest.mark.slow)])
+@LONG
+@pytest.mark.parametrize("count", [3, 7])
 def test_prompts_of_steps_in_a_row(made: Any, count: int) -> None:
     """Each goes on from the tokens that the one before has chosen, decodes beside prompts, whatever is captured; one
     that ends no prompt chooses none."""
@@ -192,6 +196,7 @@ def test_steps_that_are_not_captured() -> None:
     assert Size.of(mixed([1] * 256, [3] * 256, [0], 1)) == Size(256, 256, 256, 64, True)
 
 
+@LONG
 def test_a_step_that_cannot_be_captured(made: Any) -> None:
     """Without memory for its graph it runs call by call."""
     session = made(precision="float32").on("cuda").session(kv_blocks=8)

@@ -10,19 +10,23 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+from tests.backends.cuda.interpreted import LONG, WITHOUT
+
+pytest.importorskip("triton", reason=WITHOUT)
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_for_sm_90() -> None:
+@pytest.mark.parametrize(
+    "names", [("rows of float16", "expanded int8", "written int8"), pytest.param((), id="all", marks=LONG)]
+)
+def test_for_sm_90(names: tuple[str, ...]) -> None:
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [sys.executable, Path(__file__).with_name("compiled.py")], cwd=ROOT, env=env, capture_output=True, text=True
-    )
+    command = [sys.executable, Path(__file__).with_name("compiled.py"), *names]
+    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     found = json.loads(run.stdout)
-    assert len(found) == 39
+    assert len(found) == (len(names) or 39)
     rows = {"64 rows of int8", "16 rows of int4", "64 rows of int4"}
     prompts = {"prompt", "prompt of int8", "prompt of float8"}
     rows |= {"16 rows of float8 each", "64 rows of float8"}

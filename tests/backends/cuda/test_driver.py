@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,8 @@ from ingot.backends.cuda.driver import Driver, driver, require_room, why_not
 from ingot.cli import main
 from ingot.errors import MemoryLimitError
 from ingot.ir import F
+from tests.backends.cuda.interpreted import WITHOUT
+from tests.kept import PICO
 
 
 def library(version: int, init: int = 0, gpus: int = 1) -> Any:
@@ -114,13 +118,25 @@ def said(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, dict[str
 
 
 def test_calls_without_a_gpu(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found, _ = said(capsys, "inspect", engine, "--program", "--device", "cuda")
-    assert code == 0
-    calls = found["programs"]["cuda"]["main"]
+    """Nor torch, nor Triton: both are hidden from that process."""
+    hidden = "import sys; sys.modules['torch'] = sys.modules['triton'] = None; from ingot.cli.main import main; "
+    words = ["inspect", engine, "--program", "--device", "cuda", "--json"]
+    run = subprocess.run([sys.executable, "-c", f"{hidden}sys.exit(main())", *words], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    calls = json.loads(run.stdout.splitlines()[-1])["programs"]["cuda"]["main"]
     assert [(c["call"], c["runs"]) for c in calls] == [("matmul+chain", "kernel")]
     assert calls[0]["ops"] == ["matmul", "add", "silu"]
     code, _, error = said(capsys, "inspect", engine, "--device", "cuda")
     assert code == 2 and "--program" in error
+
+
+def test_without_triton(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What to install is said before anything is built."""
+    monkeypatch.setitem(sys.modules, "triton", None)
+    words = ["build", str(PICO), "-o", str(tmp_path / "x.ingot"), "--device", "cuda:sm_90"]
+    assert main.main(words) == 2
+    assert "device cuda:sm_90 needs the package 'triton': pip install 'ingot[cuda]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_doctor(engine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +149,7 @@ def test_doctor(engine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert code == 0 and found["device"] == {"name": "torch:cpu"}
     code, _, error = said(capsys, "doctor", "--device", "gpu")
     assert code == 2 and "is not available" in error
-    pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+    pytest.importorskip("triton", reason=WITHOUT)
     there = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     test = ingot._lazy.load("ingot.backends.cuda.examine:self_test")(torch, there)
     assert test["works"] and test["product"] < 1e-6 and test["chain"] < 1e-6

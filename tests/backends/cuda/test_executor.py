@@ -12,9 +12,10 @@ import pytest
 
 import ingot
 from ingot.backends import device
+from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
 
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
-pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+pytest.importorskip("triton", reason=WITHOUT)
 
 from ingot.backends.cuda import kernel_calls, launch  # noqa: E402
 from ingot.backends.cuda.devices import require_float8  # noqa: E402
@@ -24,8 +25,9 @@ from ingot.errors import UserError  # noqa: E402
 from ingot.ops.conversion import Dequantize  # noqa: E402
 from tests.backends.cuda.llama import LLAMA, builder, step  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("cuda_here")
+pytestmark = [pytest.mark.usefixtures("cuda_here"), one_of_each()]
 GPU = torch.cuda.is_available()
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -49,6 +51,7 @@ def test_calls_of_a_llama(made: Any) -> None:
     assert rest == {"rope_table", "embedding", "reshape", "take", "rms_norm"}
 
 
+@LONG
 def test_results_in_the_place_of_what_they_add(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sums of a layer, for nothing reads later what they add; not where it is a result of the network."""
     executor = made(precision="float32").on("cuda").session(kv_blocks=16)._executor
@@ -118,6 +121,7 @@ def test_weights_of_float8(made: Any, activations: str) -> None:
     assert [c.norm is not None for c in products] == [True, False, True, False, True]
 
 
+@LONG
 def test_a_prompt_in_float8(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows go by the library, and what the gate gives stays float8 for the product behind it."""
     monkeypatch.setattr(kernel_calls, "TILE_ROWS", 8)
@@ -150,6 +154,7 @@ def test_float8_needs_a_gpu_that_converts_it(made: Any) -> None:
     require_float8((8, 0), made(weights="int8", kv="int8").on("cuda").session(kv_blocks=4)._executor._network)
 
 
+@LONG
 def test_a_mixture_of_experts(tmp_path: Path) -> None:
     """Its experts are one call, of few rows and of many, and give what torch's form gives."""
     sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
@@ -180,6 +185,7 @@ def test_caches_of_8_bits(made: Any, kv: str) -> None:
     assert (ours != theirs).float().mean() < 0.01 and ours.any()
 
 
+@LONG
 def test_requests_of_all_kinds(made: Any) -> None:
     """What the device chooses, and what only the host can, together and alone, as on the CPU."""
     built = made(precision="float32")

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.backends.cuda.interpreted import WITHOUT, one_of_each
+
 torch: Any = pytest.importorskip("torch", reason="the kernels are compared with torch")
-pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+pytest.importorskip("triton", reason=WITHOUT)
 
 from ingot.backends.cuda.launch import Launcher  # noqa: E402
 from ingot.backends.cuda.operands import Mixture  # noqa: E402
@@ -15,8 +17,10 @@ from ingot.ops.mixture import Moe  # noqa: E402
 from tests.backends.cuda.test_kernels import DEVICE, HALF, close, draw  # noqa: E402
 
 LAUNCHER = Launcher(torch)
+pytestmark = one_of_each()
 
 
+@one_of_each(by=lambda given: given["rows"] <= 4)
 @pytest.mark.parametrize(
     ("rows", "experts", "top", "hidden", "inner", "dtype", "normalize"),
     [

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
+
 torch: Any = pytest.importorskip("torch", reason="the kernels are compared with torch")
-pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+pytest.importorskip("triton", reason=WITHOUT)
 
 from ingot.backends.cuda import launch  # noqa: E402
 from ingot.backends.cuda.launch import Launcher  # noqa: E402
@@ -25,6 +27,7 @@ HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}  # of the largest; one rounding of results
 LAUNCHER = Launcher(torch)
+pytestmark = one_of_each()
 
 
 def close(found: Any, wanted: Any, dtype: Any, roundings: int = 1) -> None:
@@ -90,6 +93,7 @@ def test_rows_that_are_stored_as_integers() -> None:
     assert torch.equal(found, stored.float() * scales)
 
 
+@one_of_each(by=lambda given: (given["pair"], given["rows"] <= ROWS))
 @pytest.mark.parametrize(
     ("rows", "n", "k", "dtype", "pair", "norm", "extra"),
     [
@@ -117,6 +121,7 @@ def test_product(rows: int, n: int, k: int, dtype: Any, pair: bool, norm: bool, 
         close(out, wanted_of(x, given, wide[0], wide[1] if pair else None, added), dtype, library)
 
 
+@one_of_each(by=lambda given: given["rows"] <= ROWS)
 @pytest.mark.parametrize(
     ("rows", "n", "k", "pair", "norm"),
     [
@@ -173,6 +178,7 @@ def test_rows_of_bfloat16_by_float8(rows: int) -> None:
     assert not out[2].any() and out[3].isnan().all()
 
 
+@one_of_each(by=lambda given: (given["library"], given["rows"] <= ROWS))
 @pytest.mark.parametrize(
     ("rows", "n", "k", "pair", "norm", "extra", "library"),
     [
@@ -229,13 +235,16 @@ def test_rows_of_float8_from_one_product_to_the_next(monkeypatch: pytest.MonkeyP
     close(found, wanted, torch.bfloat16, 2)
 
 
+@one_of_each(by=lambda given: (given["group"] > 0, given["rows"] <= ROWS, given["k"] % 4))
 @pytest.mark.parametrize(
     ("rows", "n", "k", "group", "pair", "norm"),
     [
+        (1, 3, 80, 0, True, True),
+        (1, 3, 96, 32, False, True),
         (1, 20, 90, 0, True, False),  # no words of four: by the matrix units
         (6, 20, 96, 0, True, False),
-        (1, 9, 4112, 0, False, True),  # in two parts
         (3, 19, 80, 0, True, True),
+        (1, 9, 4112, 0, False, True),  # in two parts
         (1, 19, 96, 32, False, True),
         (2, 5, 4224, 64, False, True),
         (4, 9, 192, 32, True, True),
@@ -277,6 +286,7 @@ def test_product_of_integers(rows: int, n: int, k: int, group: int, pair: bool, 
 @pytest.mark.parametrize(
     ("rows", "group", "expanded"), [(1, 64, False), (6, 64, False), (6, 512, False), (6, 512, True)]
 )
+@LONG
 def test_scales_of_float16(rows: int, group: int, expanded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits as with float32: by few rows, by both kernels of the matrix units, and expanded first."""
     monkeypatch.setattr(launch, "EXPANDED_ROWS", 3 if expanded else 512)
@@ -316,9 +326,10 @@ def rotated(x: Any, cos: Any, sin: Any, halves: bool) -> Any:
     return wide.to(x.dtype)
 
 
+@one_of_each(by=lambda given: given["longest"])
 @pytest.mark.parametrize(
     ("dtype", "heads", "kv", "width", "r", "halves", "size", "longest", "multiprocessors"),
-    [(torch.float32, 4, 2, 16, 8, True, 16, 517, 1), (HALF, 3, 1, 32, 8, False, 64, 517, 132),
+    [(HALF, 3, 1, 32, 8, False, 64, 517, 132), (torch.float32, 4, 2, 16, 8, True, 16, 517, 1),
      (HALF, 4, 1, 16, 8, True, 16, 16, 1)],
 )  # fmt: skip
 def test_decode_attention(
@@ -368,10 +379,11 @@ FORMS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@one_of_each(by=lambda given: given["decode"])
 @pytest.mark.parametrize("decode", [True, False])
 @pytest.mark.parametrize(
     ("name", "heads", "kv", "dtype", "cache"),
-    [("plain", 6, 2, HALF, ""), ("window", 4, 4, torch.float32, ""), ("cap", 4, 1, HALF, ""), ("alibi", 3, 1, HALF, ""),
+    [("cap", 4, 1, HALF, ""), ("plain", 6, 2, HALF, ""), ("window", 4, 4, torch.float32, ""), ("alibi", 3, 1, HALF, ""),
      ("all", 4, 2, torch.float32, ""), ("plain", 6, 2, HALF, "int8"), ("all", 4, 2, torch.float32, "int8"),
      ("alibi", 3, 3, HALF, "int8"), ("plain", 6, 2, HALF, "float8"), ("all", 4, 2, torch.float32, "float8")],
 )  # fmt: skip
@@ -418,8 +430,8 @@ def test_attention_of_all_forms(decode: bool, name: str, heads: int, kv: int, dt
     assert not out[-2:].any()
 
 
-@pytest.mark.parametrize("expanded", [True, False])
-@pytest.mark.parametrize(("kind", "pair"), [("whole", True), ("whole", False), ("int8", True), ("int4", False)])
+@pytest.mark.parametrize("expanded", [False, True])
+@pytest.mark.parametrize(("kind", "pair"), [("int4", False), ("int8", True), ("whole", True), ("whole", False)])
 def test_product_of_many_rows(kind: str, pair: bool, expanded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, n, k = 131, 70, 128
     monkeypatch.setattr(launch, "EXPANDED_ROWS", rows - expanded)
@@ -445,6 +457,7 @@ def test_product_of_many_rows(kind: str, pair: bool, expanded: bool, monkeypatch
     close(out, wanted_of(x, norm, wide[0], wide[1] if pair else None, extra), HALF, 3)
 
 
+@one_of_each(by=lambda given: given["kind"])
 @pytest.mark.parametrize("rows", [6, 70, 131])
 @pytest.mark.parametrize("kind", ["whole", "int8", "int4"])
 def test_logits(kind: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:

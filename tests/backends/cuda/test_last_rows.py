@@ -12,13 +12,14 @@ import pytest
 
 import ingot
 from ingot.backends.device import Choice
+from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
 
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
-pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+pytest.importorskip("triton", reason=WITHOUT)
 
 from ingot.backends.cuda.launch import Launcher  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("cuda_here")
+pytestmark = [pytest.mark.usefixtures("cuda_here"), one_of_each()]
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
@@ -85,6 +86,7 @@ def test_a_llama(tmp_path: Path, seen: list[int], logits: list[int], hidden: tup
     ("int8", "same", 2e-3), ("int4-g32", "same", 2e-3),
     ("fp8", "fp8", 2e-2),  # a sum that lies elsewhere by 1e-7 can be rounded to the next float of 8 bits: 0.005
 ])  # fmt: skip
+@LONG
 def test_narrow_weights(tmp_path: Path, seen: list[int], weights: str, activations: str, near: float) -> None:
     built, feeds = engine(tmp_path, LLAMA, weights=weights, activations=activations), prompts([7])
     found, expected = (built.on(d).session(kv_blocks=2).run(feeds)["logits"] for d in ("cuda", "torch"))
@@ -92,6 +94,7 @@ def test_narrow_weights(tmp_path: Path, seen: list[int], weights: str, activatio
     assert np.abs(found - expected).max() <= near * np.abs(expected).max()
 
 
+@LONG
 def test_a_mixture_of_experts(tmp_path: Path, seen: list[int]) -> None:
     """Its rows pass one by one too."""
     built, feeds = engine(tmp_path, MIXTRAL), prompts([7, 4])
@@ -102,6 +105,7 @@ def test_a_mixture_of_experts(tmp_path: Path, seen: list[int]) -> None:
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
+@LONG
 def test_norms_behind_products(tmp_path: Path) -> None:
     """A family that has more between its last attention and its head."""
     built, feeds = engine(tmp_path, GEMMA), prompts([7, 4])
@@ -110,6 +114,7 @@ def test_norms_behind_products(tmp_path: Path) -> None:
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
+@LONG
 def test_rows_that_there_are_not(tmp_path: Path) -> None:
     session = engine(tmp_path, LLAMA).on("cuda").session(kv_blocks=2)
     with pytest.raises(ingot.errors.ValueFault, match="take"):
@@ -117,6 +122,7 @@ def test_rows_that_there_are_not(tmp_path: Path) -> None:
     session.run(prompts([7]))
 
 
+@LONG
 def test_a_launched_prompt(tmp_path: Path, seen: list[int]) -> None:
     """Its tokens are chosen of those rows, and the cache holds what it would."""
     built, feeds = engine(tmp_path, LLAMA), prompts([4, 7])

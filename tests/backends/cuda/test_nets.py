@@ -15,9 +15,10 @@ import ingot
 from ingot import dtypes
 from ingot.ir import ExprBuilder
 from ingot.ir.expr import evaluate
+from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
 
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
-pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+pytest.importorskip("triton", reason=WITHOUT)
 
 from torch import nn  # noqa: E402
 
@@ -28,6 +29,7 @@ from ingot.ops.spatial import Conv  # noqa: E402
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 pytestmark = [
+    one_of_each(),
     pytest.mark.usefixtures("cuda_here"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # the interpreter computes masked elements too
 ]
@@ -321,7 +323,7 @@ def replays(executor: Any) -> None:
         executor._captures, executor._captured = True, captured
 
 
-@pytest.mark.parametrize("name", ["images", "words"])
+@pytest.mark.parametrize("name", ["words", "images"])
 def test_replays(name: str) -> None:
     """The second run of a size is captured; what replays knows nothing of the run before, and finds faults."""
     engine, module, x = built(name)
@@ -418,6 +420,7 @@ def test_an_engine_travels(tmp_path: Path) -> None:
         assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
 
 
+@LONG
 @pytest.mark.parametrize("name", NETS)
 def test_calibrated_nets(name: str) -> None:
     """int8 of a net whose ranges were measured: the CPU's numbers, for sums of int8 are exact on both."""
@@ -449,6 +452,7 @@ def test_a_build_for_a_gpu_times_int8_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["images", "words"])
+@LONG
 def test_calibrated_nets_whose_kernels_decline(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node by node: floats of integers are made that no call makes where kernels read the integers."""
     _, module, x = built(name)
