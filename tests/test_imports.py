@@ -51,8 +51,9 @@ MAY_IMPORT = {
     "backends.native": BASE | {"_lazy", "_native", "backends.device"},
     "backends.cost": BASE,
     "builder": COMPILER | RUN | {"backends", "models"},
+    "builder.text_loss": COMPILER | RUN | {"builder", "models", "text"},  # of language models
     "quantization": COMPILER | RUN | {"backends", "builder", "llm.memory", "source"},  # what values are
-    "quantization.smooth": COMPILER | RUN | {"builder", "models", "quantization", "text"},  # of language models
+    "quantization.smooth": COMPILER | RUN | {"builder", "llm.memory", "models", "quantization", "text"},
     "onnx_backend": COMPILER | RUN | {"builder"},  # ONNX's interface over engines
     "compat": COMPILER | RUN | {"builder"},  # the retired API, on all that builds
     "engine": RUN,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +16,15 @@ from ingot import dtypes, foreign, models
 from ingot.backends.device import Device, device_of
 from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
+from ingot.builder import text_loss
 from ingot.builder.blame import blame
 from ingot.builder.compile import Beside, Borrowed, Compiled, compile_network, header_of, make_tensors
 from ingot.builder.garbage import seldom_collected
-from ingot.builder.layers import empty_cache
 from ingot.builder.phases import Phases
 from ingot.builder.plans import Calibrate, Smooth
 from ingot.builder.summary import host_share, summary
+from ingot.builder.switches import switches
+from ingot.builder.text_loss import texts_of
 from ingot.engine.inputs import OTHER_SIZES, sizes_that_run
 from ingot.engine.session import Engine, load
 from ingot.errors import DTypeError, FileError, InputError, ModuleError, UserError
@@ -43,13 +44,11 @@ from ingot.nn import Module, trace
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan
 from ingot.passes.kv_cache import stored_as
-from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
 from ingot.passes.weights import recipe_of
 from ingot.passes.widen import NARROW, widen, without_float64
 from ingot.progress import Asked, log, phase_line, told, watched
 from ingot.words import KV_KEY, SAME, check_built, check_words, precision_word
-from ingot.written import write_whole
 
 Array = np.ndarray[Any, Any]
 Feeds = Callable[[Engine], Mapping[str, Array]]
@@ -86,6 +85,7 @@ class Request:
     calibrate: Calibrate | None = None
     smooth: Smooth | None = None  # of language models, in the place of `calibrate`
     kv: str = SAME
+    texts: Sequence[str] | None = None  # on which the report says what the formats of a language model cost
 
 
 def build(
@@ -105,6 +105,7 @@ def build(
     debug: Debug | None = None,
     lora: str | os.PathLike[str] | None = None,
     lora_scale: float | None = None,
+    text: str | os.PathLike[str] | Sequence[str] | None = None,
 ) -> Engine:
     """An engine of `source`.
 
@@ -140,6 +141,8 @@ def build(
         debug: see Debug.
         lora: the folder of a LoRA adapter, which is merged into the weights (docs/lora.md).
         lora_scale: multiplies the adapter's own scale; default 1.
+        text: of a language model, the path of a text or strings: the report says how many nats per token worse the
+            engine foresees their beginning than its source does (docs/weights.md). That needs memory for both.
 
     Raises:
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
@@ -156,12 +159,19 @@ def build(
     with told(progress) as tell:
         request = Request(
             precision, report, weights_from, seed, debug or Debug(), Phases(tell), lora, _lora_scale(lora, lora_scale),
-            weight_format(weights, activations), kv=kv,
+            weight_format(weights, activations), kv=kv, texts=scored_texts(text, report),
         )  # fmt: skip
         engine = built(source, inputs, dynamic, request)
     if progress is None:
         conclude(engine)
     return engine if device is None else engine.on(where)
+
+
+def scored_texts(text: Any, report: Any) -> list[str] | None:
+    """The texts of the word `text`. Raises UserError for what is none, or where there is no report."""
+    if text is not None and report is False:
+        raise UserError("what a text costs is said in the report: leave report=False (--no-report) out, or the text")
+    return None if text is None else texts_of(text, "scored")
 
 
 def conclude(engine: Engine) -> None:
@@ -176,6 +186,8 @@ def built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
     """The engine of any source that `build` takes, by a request whose words are checked."""
     if request.lora is not None and (not isinstance(source, str | os.PathLike) or str(source).endswith(BUILT)):
         raise UserError("lora is for the folder of a Hugging Face model, or for an engine of one")
+    if request.texts is not None and not _is_model(source):
+        raise UserError("a text is scored by a language model, from its folder or a GGUF file: leave the text out")
     if isinstance(source, Module):
         if dynamic is not None:
             raise UserError(
@@ -208,6 +220,11 @@ def built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
     return _build_directory(path, request)
 
 
+def _is_model(source: Any) -> bool:
+    """Whether a source is no Module and no file but one of a language model."""
+    return isinstance(source, str | os.PathLike) and (is_gguf(source) or not Path(source).is_file())
+
+
 def _lora_scale(lora: Any, scale: float | None) -> float:
     if scale is not None and lora is None:
         raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
@@ -234,17 +251,16 @@ def _build_directory(path: Path, request: Request) -> Engine:
             model = models.load(path, precision, integers=request.lora is None)
     with phases.phase("trace"):
         network, remarks = model.network()
-    adapter = None
-    if request.lora is not None:
-        with phases.phase("read"):
-            adapter = read_adapter(
-                request.lora, network, check_scale(request.lora_scale), model.config.get("unit_rows", ())
-            )
-            adapter.check_base(model.weights)
+    with phases.phase("read"):
+        adapter = _adapter(request, network, model)
     weights: Mapping[str, Array] = model.weights
     config, format, calibrate, beside = model.config, request.weights, request.calibrate, None
+    ids = None if request.texts is None else text_loss.tokens_of(request.texts, model, network)
+    calibrated = False
     if request.smooth is not None and network.states:
-        network, beside, facts = request.smooth(model, network, phases)
+        network, beside, facts, texts = request.smooth(model, network, phases)
+        if calibrated := ids is None and request.report is not False and bool(texts):
+            ids = text_loss.tokens_of(texts, model, network)
         weights, config = Beside(weights, beside), {**config, **facts}
         format, calibrate = weight_format("int8", "int8"), None
     wide = weights
@@ -259,7 +275,30 @@ def _build_directory(path: Path, request: Request) -> Engine:
         kv=request.kv,
     )  # fmt: skip
     engine.summary = replace(engine.summary, remarks=(*remarks, *engine.summary.remarks))
+    if ids is not None:
+        source = _source(path, request)
+        with phases.phase("score") as done:
+            found = text_loss.measured(engine, source, ids, calibrated, done)
+        engine.report = replace(engine.report, text=found)
     return engine
+
+
+def _adapter(request: Request, network: Network, model: models.LoadedModel) -> Adapter | None:
+    """The adapter of a request, read for that network."""
+    if request.lora is None:
+        return None
+    unit_rows = model.config.get("unit_rows", ())
+    adapter = read_adapter(request.lora, network, check_scale(request.lora_scale), unit_rows)
+    adapter.check_base(model.weights)
+    return adapter
+
+
+def _source(path: Path, request: Request) -> Engine:
+    """The engine of a model's folder at its own precision, adapter and all: what formats are compared with."""
+    with request.phases.phase("source"):
+        model = models.load(path, integers=request.lora is None)
+        network, _ = model.network()
+        return build_network(network, model.weights, config=model.config, adapter=_adapter(request, network, model))
 
 
 def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
@@ -471,17 +510,18 @@ def build_network(
         sources = weights if adapter is None else lora_adapter.WithAdapter(weights, adapter)
         made_of = network if adapter is None else lora_adapter.adapted(network, adapter)
         feeds = report if isinstance(report, Mapping) else None
-        switches = _switches(debug or Debug(), network, sources, feeds, seed)
+        debug = debug or Debug()
+        debugging = switches(debug.dump, debug.check, network, sources, feeds, seed)
     found = None if calibrate is None else calibrate(made_of, sources, phases)
     plan = None if found is None else found.plan
     try:
-        if found is not None and not switches:
+        if found is not None and not debugging:
             compiled, tensors = found.compiled, found.tensors
         else:
-            compiled, tensors = _compiled(made_of, sources, format, plan, switches, phases)
+            compiled, tensors = _compiled(made_of, sources, format, plan, debugging, phases)
     except ScalesError as e:  # rare: nobody knows without reading all weights, so they are made twice
         format = replace(format, wide=e.sources)
-        compiled, tensors = _compiled(made_of, sources, format, plan, switches, phases)
+        compiled, tensors = _compiled(made_of, sources, format, plan, debugging, phases)
     config = {
         **(config or {}), **({} if format == AS_IS else config_of(format)), **({} if plan is None else plan.config),
         "report": report is not False,
@@ -541,31 +581,6 @@ def _check_format(format: WeightFormat, compiled: Compiled) -> None:
             f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "
             "leave weights out"
         )
-
-
-def _switches(
-    debug: Debug, network: Network, weights: Mapping[str, Array], feeds: Mapping[str, Array] | None, seed: int
-) -> dict[str, Any]:
-    """The debug switches as the pipeline takes them. feeds: what the report is made on; None: seeded inputs."""
-    found: dict[str, Any] = {}
-    if debug.dump is not None:
-        folder = Path(debug.dump)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise FileError(f"{folder} cannot be written: {e.strerror}") from None
-        number = itertools.count()
-
-        def dump(name: str, text: str) -> None:
-            write_whole(folder / f"{next(number):02}-{name.replace(' ', '-')}.txt", text.encode())
-
-        found["dump"] = dump
-    if debug.check:
-        feeds = accuracy.seeded(network, seed) if feeds is None else feeds
-        narrow = any(v.dtype in NARROW for v in network.values.values())
-        caches = {v.name: empty_cache(network, v.spec, feeds) for v in network.states}
-        found["check"] = Check(feeds, weights, caches, tolerance=0.05 if narrow else 1e-4)
-    return found
 
 
 def _engine(

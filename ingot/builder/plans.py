@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,11 +39,13 @@ class Calibrate(Protocol):
 
 
 class Smoothed(NamedTuple):
-    """A language model's network with smoothed rows, its new parameters' values, and what its config says of it."""
+    """A language model's network with smoothed rows, its new parameters' values, what its config says of it, and the
+    texts that were looked at."""
 
     network: Network
     values: Mapping[str, Array]
     config: Mapping[str, Any]
+    texts: Sequence[str]
 
 
 Smooth = Callable[[models.LoadedModel, Network, Phases], Smoothed]

@@ -17,6 +17,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.builder.compile import compile_network, header_of, make_tensors
 from ingot.builder.layers import BLOCK, Row, Sources, Stored, row, run
+from ingot.builder.text_loss import TextLoss
 from ingot.engine.session import Engine
 from ingot.frontends.comparing import Comparison
 from ingot.ir import Network, Spec
@@ -43,7 +44,8 @@ OF_RANDOM_TOKENS = (
 class Report:
     """Differences from float32 after each layer and of the outputs. `same_top`: the rows of one largest logit.
 
-    comparison: for imported networks, how far the float32 outputs are from those of what was imported.
+    comparison: for imported networks, how far the float32 outputs are from those of what was imported. text: of a
+    language model, what its formats cost on a text.
     """
 
     inputs: str
@@ -52,6 +54,7 @@ class Report:
     same_top: float | None = None
     note: str = ""
     comparison: Comparison | None = None
+    text: TextLoss | None = None
 
     @property
     def source(self) -> str:
@@ -61,11 +64,13 @@ class Report:
     def json(self) -> dict[str, Any]:
         rows = {"layers": [r.__dict__ for r in self.layers], "outputs": [r.__dict__ for r in self.outputs]}
         return {"reference": "float32", "inputs": self.inputs, **rows, "same_top": self.same_top, "note": self.note,
-                "source": self.source, "comparison": self.comparison and self.comparison.json()}  # fmt: skip
+                "source": self.source, "comparison": self.comparison and self.comparison.json(),
+                "text": self.text and self.text.json()}  # fmt: skip
 
     def __str__(self) -> str:
+        on_text = "" if self.text is None else str(self.text)
         if self.note:
-            return "\n".join(filter(None, (self.note, self.source)))
+            return "\n".join(filter(None, (self.note, self.source, on_text)))
         width = max(len(r.name) for r in (*self.layers, *self.outputs))
         lines = [f"{'against float32, ' + self.inputs + ' inputs':{max(width, 8)}}  relative   largest"]
         lines += [
@@ -75,9 +80,7 @@ class Report:
         if self.same_top is not None:
             where = OF_RANDOM_TOKENS if self.inputs == "seeded" and self.same_top < 1 else ""
             lines.append(f"the same most likely token in {self.same_top:.0%} of the rows{where}")
-        if self.source:
-            lines.append(self.source)
-        return "\n".join(lines)
+        return "\n".join(filter(None, (*lines, self.source, on_text)))
 
 
 def report(

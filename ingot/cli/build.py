@@ -8,6 +8,7 @@ examples:
   ingot build models/pico-python -o pico.ingot --precision bfloat16 --json
   ingot build CONFIG_DIR --weights-from random --seed 0      true shapes from config.json alone, for measuring
   ingot build DIRECTORY --lora ADAPTER -o tuned.ingot        with a LoRA adapter in its weights: docs/lora.md
+  ingot build models/pico-python --weights int4-g128 --text models/pico-python/heldout.txt    what it costs on a text
   ingot build net.onnx --activations int8 --data calib.npz --report q.svg    docs/quantization.md
   ingot build net.onnx --activations int8 --data calib.npz --tune 30         measures what pays
   ingot build models/pico-python -o pico.ingot --device cuda:sm_90     kernels for GPUs elsewhere too: docs/devices.md
@@ -46,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from (default: 0)")
     parser.add_argument("--no-report", action="store_true", help="compare neither with float32 nor the source")
     parser.add_argument("--report", metavar="FILE", help="write the errors by layer: FILE.svg (a chart), FILE.json")
+    parser.add_argument(
+        "--text", metavar="FILE",
+        help="of a language model: a text, on whose first 4,096 tokens the report says what the formats cost in nats "
+        "per token beside the source as it is, and the speed of decoding (default: the text of --data)",
+    )  # fmt: skip
     parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network after every compiler pass there")
     group = parser.add_argument_group("calibrated int8 (with --activations int8; weights are int8 too)")
     group.add_argument(
@@ -84,7 +90,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     _check_calibration(args)
     with progress_bar(out) as progress:
         debug = _lazy.load("ingot.builder.build:Debug")(args.dump_stages, args.check_stages)
-        words = {"precision": args.precision, "report": not args.no_report, "progress": progress, "debug": debug}
+        words = {"precision": args.precision, "report": not args.no_report, "progress": progress, "debug": debug,
+                 "text": args.text}  # fmt: skip
         engine = _calibrated(args, path, words) if args.data is not None else _lazy.load("ingot.builder.build:build")(
             args.source,
             weights=args.weights or "same",

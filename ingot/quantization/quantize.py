@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 from ingot.backends.device import Device, device_of
-from ingot.builder.build import Debug, Request, build_network, built, conclude
+from ingot.builder.build import Debug, Request, build_network, built, conclude, scored_texts
 from ingot.builder.garbage import seldom_collected
 from ingot.builder.layers import Stored, network_of
 from ingot.builder.phases import Phases
@@ -71,6 +71,7 @@ def quantize(
     device: str | Device | None = None,
     report: bool = True,
     report_file: str | None = None,
+    text: str | os.PathLike[str] | Sequence[str] | None = None,
     progress: Asked = None,
     debug: Debug | None = None,
 ) -> Engine:
@@ -113,6 +114,7 @@ def quantize(
             here int8 is timed beside float there, and not on the CPU.
         report: whether to compare the outputs with those in float32, as `ingot.build` does.
         report_file: where the quantisation report goes: .svg (a chart) or .json. Both engines are timed for it.
+        text: of a language model, as for `ingot.build`; default: the data, which the calibration has seen then.
         progress, debug: as for `ingot.build`.
 
     Raises:
@@ -135,6 +137,7 @@ def quantize(
         request = Request(
             precision, report, None, 0, debug or Debug(), Phases(tell), calibrate=calibration,
             smooth=Smoothing(data, smooth, options.of_nets, report_file is not None and report is False), kv=kv,
+            texts=scored_texts(text, report),
         )  # fmt: skip
         engine = _calibrated(source, inputs, weights, dynamic, request, calibration)
         calibration.conclude(engine, request.phases, report_file)
@@ -157,6 +160,8 @@ def _calibrated(
     if isinstance(source, Network | Engine) or (isinstance(source, str | os.PathLike) and is_engine(source)):
         if inputs is not None or dynamic is not None or request.precision is not None:
             raise UserError("inputs, dynamic and precision are for sources that are built; this one has its own")
+        if request.texts is not None:
+            raise UserError("a text is scored by a language model, from its folder: leave the text out")
         network, values, config, files = _of_network(source, weights) if isinstance(source, Network) else (
             _of_engine(source if isinstance(source, Engine) else load(source))
         )  # fmt: skip

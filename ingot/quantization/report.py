@@ -162,7 +162,8 @@ def write_accuracy(report: Any, path: str) -> None:
     else:
         bars = [Bar(row.name, row.relative, True, f"{row.relative:.1e}", row.odd) for row in rows]
         title = "difference from float32 after each layer, relative"
-        text = chart(title, f"{report.inputs} inputs", bars, "outputs are the last bars")
+        on_text = "" if report.text is None else f"; {report.text.headline}"
+        text = chart(title, f"{report.inputs} inputs{on_text}", bars, "outputs are the last bars")
     write_whole(Path(path), text.encode())
 
 

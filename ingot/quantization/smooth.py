@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,22 +11,22 @@ import numpy as np
 from ingot.builder.layers import BLOCK
 from ingot.builder.phases import Phases
 from ingot.builder.plans import Smoothed
-from ingot.errors import CheckpointError, FileError, UserError, ValueFault
+from ingot.builder.text_loss import texts_of, tokenizer_of
+from ingot.errors import UserError, ValueFault
 from ingot.ir import Network
+from ingot.llm.memory import available_memory
 from ingot.models.decoder import example_step
 from ingot.models.load import LoadedModel
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log
 from ingot.passes.smooth import LIMIT, Place, places, smoothed
+from ingot.progress import log
 from ingot.quantization.running import TAPPED, Maker
-from ingot.safetensors_file import read_small
-from ingot.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, Any]
 
 KEY = "smooth"  # of what was chosen, in an engine's config
 ALPHAS = (0.2, 0.35, 0.5, 0.65, 0.8)  # that are tried where nobody says one, beside leaving rows as they are
-MAX_BYTES = 1 << 28  # of a file of text
 PIECES = 16  # of the texts, spread over them, that are run
 TOKENS = 512  # of a piece, at most
 CHARACTERS = 8 * TOKENS  # of a piece: more tokens than are taken, of nearly any text
@@ -47,9 +46,7 @@ class Smoothing:
     wanted, and no report.
     """
 
-    def __init__(
-        self, data: Any, alpha: float | None, not_here: Sequence[str] = (), unreported: bool = False
-    ) -> None:
+    def __init__(self, data: Any, alpha: float | None, not_here: Sequence[str] = (), unreported: bool = False) -> None:
         self.data, self.alpha, self.not_here, self.unreported = data, alpha, not_here, unreported
 
     def __call__(self, model: LoadedModel, network: Network, phases: Phases) -> Smoothed:
@@ -57,13 +54,14 @@ class Smoothing:
             raise UserError(f"{', '.join(self.not_here)} is for nets, not for a language model: leave it out")
         if self.unreported:
             raise UserError(UNREPORTED)
-        log: Log = []
-        found = places(network, log)
+        events: Log = []
+        found = places(network, events)
         if not found:
-            why = "; ".join(dict.fromkeys(event.verdict for event in log))[:300] or "it has no norm before a product"
+            why = "; ".join(dict.fromkeys(event.verdict for event in events))[:300] or "it has no norm before a product"
             raise UserError(f"network {network.name} has no rows that can be smoothed: {why}")
         with phases.phase("calibrate") as done:
-            pieces = _pieces(_texts(self.data), model)
+            texts = texts_of(self.data, "calibrated")
+            pieces = _pieces(texts, model)
             seen = _Seen(network, model.weights, found, pieces)
             for i in range(len(pieces)):
                 seen.read(i)
@@ -76,7 +74,17 @@ class Smoothing:
                 done(i + 1, len(found))
         new, values = smoothed(network, {name: one.exponents for name, one in chosen.items() if one.exponents.any()})
         facts = {"tokens": sum(map(len, pieces)), "alpha": {name: one.alpha for name, one in chosen.items()}}
-        return Smoothed(new, values, {KEY: facts})
+        return Smoothed(new, values, {KEY: facts}, texts if _fits(network) else ())
+
+
+def _fits(network: Network) -> bool:
+    """Whether there is memory for the floats that the engine is compared with on the text."""
+    need = sum(math.prod(v.spec.evaluate({})) * v.dtype.bits // 8 for v in network.parameters)
+    if need <= (free := available_memory()):
+        return True
+    log.warning("the text is not scored: the source takes %.1f GB beside the engine, and %.1f GB are free; ingot score "
+                "reads one after the other", need / 1e9, free / 1e9)  # fmt: skip
+    return False
 
 
 class Chosen(NamedTuple):
@@ -175,41 +183,12 @@ class _Seen:
         return np.concatenate(self._kept[place.name])
 
 
-def _texts(data: Any) -> list[str]:
-    """The texts that somebody gave. Raises UserError or FileError for what is none."""
-    if isinstance(data, str | os.PathLike):
-        path = Path(data)
-        if path.suffix == ".npz":
-            raise UserError(
-                f"{path}: a language model is calibrated with a text, not with arrays: give a file in UTF-8"
-            )
-        try:
-            return [read_small(path, MAX_BYTES).decode("utf-8")]
-        except CheckpointError as e:  # no file, a pipe that nobody writes to, a large file
-            raise FileError(str(e)) from None
-        except UnicodeDecodeError as e:
-            raise FileError(f"{path} is not UTF-8 text (byte {e.start})") from None
-    if not isinstance(data, Iterable) or isinstance(data, Mapping | np.ndarray):
-        raise UserError(
-            f"a language model is calibrated with a text: give a file or texts, not a {type(data).__name__}"
-        )
-    texts = []
-    for i, text in enumerate(data):
-        if not isinstance(text, str):
-            raise UserError(f"a language model is calibrated with texts: number {i} of data is a {type(text).__name__}")
-        texts.append(text)
-    return texts
-
-
 def _pieces(texts: Sequence[str], model: LoadedModel) -> list[Array]:
     """The tokens of pieces that are spread over the texts, at most PIECES of at most TOKENS."""
-    file = model.files.get("tokenizer.json")
-    if file is None:
-        raise UserError("this model came without tokenizer.json, so that no text can be made of tokens for it")
+    tokenizer = tokenizer_of(model)
     cut = [text[i : i + CHARACTERS] for text in texts for i in _begins(text)]
     if not cut:
         raise UserError("data has no text: what is large in a model follows from what it reads")
-    tokenizer = Tokenizer(file, vocab_size=model.config["vocab_size"])
     chosen = np.unique(np.linspace(0, len(cut) - 1, min(PIECES, len(cut))).astype(int))
     most = min(TOKENS, model.config["context_length"])
     found = [np.array(tokenizer.encode_plain(cut[i])[:most], np.int32) for i in chosen]

@@ -276,6 +276,8 @@ def test_command_line(pico: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         main(["build", str(pico), "-o", out, "--no-report", "--lora", adapter, "--lora-scale", "0.5", "--quiet"]) == 0
     )
     engine = ingot.load(out)
+    report = ingot.build(pico, lora=adapter, lora_scale=0.5, text=["def main(argv):\n    return 0\n"]).report
+    assert report is not None and report.text is not None and report.text.change == 0, "the source has the adapter too"
     assert engine.config["lora"] == [{"name": "tuned", "scale": 0.5}]
     capsys.readouterr()
     texts = []
