@@ -19,6 +19,14 @@ from benchmarks.harness import CACHE, PICO, ROOT, Options, Result, Sample, paire
 
 HELDOUT = PICO / "heldout.txt"
 REFERENCE = 1.9522  # nats per token by transformers in float32, models/pico-python/README.md
+W8A8 = {"weights": "int8", "activations": "int8"}
+LOSSES: tuple[tuple[str, dict[str, str], float], ...] = (  # precision, formats, how far off they may be
+    ("float32", {}, 0.0005), ("bfloat16", {}, 0.01), ("float32", {"weights": "int8"}, 0.002),
+    ("bfloat16", {"weights": "int8"}, 0.002), ("float32", {"kv": "int8"}, 0.002), ("bfloat16", {"kv": "int8"}, 0.002),
+    ("float32", W8A8, 0.01), ("bfloat16", W8A8, 0.01), ("float32", {"weights": "int4-g32"}, 0.03),
+    ("bfloat16", {"weights": "int4-g32"}, 0.03), ("float32", {"weights": "int4-g128"}, 0.035),
+    ("bfloat16", {"weights": "int4-g128"}, 0.035),
+)  # fmt: skip
 PROMPTS = (
     "import os", "def quicksort(items):", "class Stack:\n", "for i in range(10):\n    ", "with open(path) as f:\n",
     "try:\n    import json\nexcept", "def __init__(self, name", "return [x for x in", "# Test that ",
@@ -87,17 +95,12 @@ def heldout(options: Options) -> Result:
     result = Result("heldout")
     measured = peer_score(peer(PICO, torch.float32, options.threads), tokenizer().encode(text).ids, 512)
     result.add("transformers float32", measured, "nats/token", note="the peer, here")
-    for precision, weights, kv, tolerance in (
-        ("float32", "same", "same", 0.0005), ("bfloat16", "same", "same", 0.01),
-        ("float32", "int8", "same", 0.002), ("bfloat16", "int8", "same", 0.002),
-        ("float32", "same", "int8", 0.002), ("bfloat16", "same", "int8", 0.002),
-    ):  # fmt: skip
-        words: dict[str, Any] = {"precision": precision, "weights": weights, "kv": kv}
+    for precision, formats, tolerance in LOSSES:
+        words = {"precision": precision, **formats}
         with ingot.LLM(PICO, threads=options.threads, prefix_cache=False, **words) as llm:
             found = llm.score(text, window=512)
         bounds = {"at_least": REFERENCE - tolerance, "at_most": REFERENCE + tolerance}
-        name = precision if weights == "same" else f"{precision}, weights {weights}"
-        name += "" if kv == "same" else f", kv {kv}"
+        name = ", ".join([precision, *(f"{what} {word}" for what, word in formats.items())])
         result.add(f"ingot {name}", found.nats_per_token, "nats/token", **bounds)
         result.add(f"… tokens scored in {name}", found.tokens, "tokens")
     return result

@@ -26,7 +26,7 @@ from benchmarks.pico import HELDOUT, pico_engine
 from ingot.llm.jobs import Job
 
 GOAL_TOKENS = 5000
-GOAL_SHARE = 0.9
+GOAL_SHARE = 0.95
 LOAD_SECONDS = float(os.environ.get("INGOT_BENCH_LOAD_SECONDS", "60"))  # the goal is meant for 600
 SHARE_OF_CAPACITY = 0.7
 

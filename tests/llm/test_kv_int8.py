@@ -35,13 +35,13 @@ def llm(engine: Engine) -> Iterator[LLM]:
 
 
 def test_a_sample_scores_as_with_floats(llm: LLM) -> None:
-    """A tenth of the text; `python -m benchmarks heldout` scores the whole."""
+    """A tenth of the text: measured +0.0001 in bfloat16; `python -m benchmarks heldout` scores the whole."""
     text = HELDOUT.read_text()[:6000]
     with LLM(PICO, threads=1) as floats:
         wanted = floats.score(text, window=256).nats_per_token
     found = llm.score(text, window=256).nats_per_token
     assert found != wanted
-    assert found == pytest.approx(wanted, abs=0.01)
+    assert found == pytest.approx(wanted, abs=0.002)
 
 
 def test_company_changes_nothing(engine: Engine, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
