@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot._lazy import optional
 from ingot.dtypes import DType
 from ingot.errors import MismatchError
 from ingot.frontends.comparing import NARROW_TOLERANCE, TOLERANCE, Inputs, Outputs, Refused, Step, wide
@@ -20,7 +21,7 @@ from ingot.frontends.recording import Imported
 from ingot.frontends.torch_export import higher_order
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
-from ingot.frontends.torch_export.export import Exported, quiet, tensor_leaves, torch_package
+from ingot.frontends.torch_export.export import INSTALL, Exported, quiet, tensor_leaves, torch_package
 from ingot.frontends.torch_export.graph import CHECKS, Body, Graph, GraphNode, Ref, Setting, SizeRef, refs
 from ingot.frontends.torch_export.importer import NUMBERS, Source, in_pairs
 from ingot.frontends.torch_export.plain_forms import in_place
@@ -107,6 +108,8 @@ class TorchRun:
             if not known and in_place(node.op, given) is None:
                 raise MismatchError(f"{node.op} is not in ingot's table")
             space, name, overload = node.op.split(".")
+            if space in _REGISTERED_BY:
+                optional(_REGISTERED_BY[space], "comparing with the source", INSTALL)
             found = getattr(getattr(getattr(self.torch.ops, space), name), overload)(**given)
         outputs = list(node.outputs)
         if len(outputs) == 1 and type(outputs[0]) is tuple:
@@ -138,6 +141,8 @@ class TorchRun:
             return None
         return _array(found) if isinstance(found, self.torch.Tensor) else np.asarray(found)
 
+
+_REGISTERED_BY = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed"}  # which makes these ops known
 
 RunBlock = Callable[[Body, Sequence[Any]], list[Any]]
 
@@ -243,7 +248,8 @@ class TorchPeer:
         except (RuntimeError, IndexError, ValueError) as e:
             raise Refused(f"torch cannot run the program on them: {e!s:.500}") from None
         kinds = zip(found, self.origin.program.outputs, strict=True)
-        return Outputs(_named(self.imported, [f for f, output in kinds if output.kind == "user_output"]), TOLERANCE)
+        arrays = _named(self.imported, [f for f, output in kinds if output.kind == "user_output"])
+        return Outputs(arrays, NARROW_TOLERANCE if _rounds(self.imported) else TOLERANCE)
 
 
 def examples(imported: Imported, exported: Exported) -> Inputs:
@@ -268,4 +274,9 @@ def module_outputs(torch: Any, module: Any, exported: Exported, imported: Import
     read = (*module.parameters(), *module.buffers(), *tensor_leaves(exported.arguments))
     narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in read)
     named = _named(imported, [None if t is None else wide(t) for t in tensors])
-    return Outputs(named, NARROW_TOLERANCE if narrow else TOLERANCE)
+    return Outputs(named, NARROW_TOLERANCE if narrow or _rounds(imported) else TOLERANCE)
+
+
+def _rounds(imported: Imported) -> bool:
+    """Whether a last bit may become a whole step."""
+    return any(node.op.name == "quantize" for node in imported.network.nodes)

@@ -15,9 +15,9 @@ from ingot.errors import CheckpointError, DimError, DTypeError, OpError, Unsuppo
 from ingot.frontends.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.recording import Done, Faults, Imported, Recorder, Renamed, checked
 from ingot.frontends.table import NO_SUCH_OP, carried_out
-from ingot.frontends.torch_export import branches, eight_bits, higher_order
+from ingot.frontends.torch_export import branches, eight_bits, higher_order, quantities
 from ingot.frontends.torch_export.agreement import agreeing
-from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Unsupported, call, entry_for
+from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Known, Unsupported, call, entry_for
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.complex import PARTS
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
@@ -145,11 +145,13 @@ class _Importer:
             if is_narrow(stated.dtype):
                 self.notes.append(f"input {name} is {stated.dtype.name}, taken as its bits in {value.dtype.name}")
         self.sizes.check_inputs(self.network.inputs)
+        dequantised = quantities.dequantised(graph)
         read = {name for node in graph.nodes for name in refs(a.value for a in node.arguments)} | {*refs(graph.outputs)}
         for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
             if spec.kind in ("parameter", "buffer", "constant") and argument.name in read:
                 fixed = f"it changes the {spec.kind} {spec.name} in place, and {_STATELESS}"
-                self._define(argument.name, self._stored(argument.name, spec.name, spec.kind), fixed)
+                kind = "integers" if argument.name in dequantised else spec.kind
+                self._define(argument.name, self._stored(argument.name, spec.name, kind), fixed)
 
     def _input_names(self) -> list[str]:
         """The name of every user's input: forward's parameter, and below it the path of a nested one."""
@@ -177,7 +179,7 @@ class _Importer:
             self.notes.append(f"{branches.REFUSED}: {shown.where}")
 
     def _stored(self, placeholder: str, name: str, kind: str) -> Value | Complex | Narrow:
-        """The value of a parameter, buffer or constant; tied tensors are one value."""
+        """The value of a parameter, buffer or constant, or of integers to dequantise; tied tensors are one value."""
         key, spec = self.source.spec(name)
         meta = self.graph.tensors[placeholder]
         if meta.dtype is not spec.dtype or meta.sizes != spec.shape:
@@ -193,7 +195,8 @@ class _Importer:
     def _parameter(self, name: str, kind: str, spec: Spec) -> Value:
         small = isinstance(spec.elements, int) and spec.elements * spec.dtype.bits // 8 <= MAX_CONSTANT
         free = self.network.free_name(name)
-        if kind != "parameter" and not spec.dtype.is_float and small:  # indices, masks: folding wants to see them
+        known = kind in ("buffer", "constant") and not spec.dtype.is_float and small
+        if known:  # indices, masks: folding wants to see them
             return self.network.constant(np.array(carried(self.source.arrays[name])), free)
         self.sources[free] = name
         if kind != "parameter":
@@ -240,6 +243,8 @@ class _Importer:
             written = "out" if plain[0].rpartition(".")[0] == op.rpartition(".")[0] else "self"
             target = next((a.value.name for a in node.arguments if a.name == written and type(a.value) is Ref), None)
             op, arguments = plain
+        if op.startswith(quantities.SPACE):
+            arguments = {k: self._known(v) if k in quantities.NAMES else v for k, v in arguments.items()}
         if any(map(eight_bits.concerns, arguments.values())):
             self._results(node, _several(eight_bits.call(op, TABLE.get(op), self.network, arguments, call)))
             return
@@ -288,6 +293,13 @@ class _Importer:
         if type(value) is Opaque:
             raise Unsupported(f"an argument of the kind {value.kind} is not supported")
         return value
+
+    def _known(self, value: Any) -> Any:
+        """A constant or a stored tensor with its numbers; other values as they are."""
+        if isinstance(value, Value) and value.kind == "constant":
+            return Known(value, value.array)
+        stored = self.sources.get(value.name) if isinstance(value, Value) and value.kind == "parameter" else None
+        return value if stored is None else Known(value, np.asarray(self.source.arrays[stored]))
 
     def _results(self, node: GraphNode, results: tuple[Any, ...], views: bool = False) -> None:
         """Names what a node made, and compares it with what the file says about it. views: of the first operand."""

@@ -16,12 +16,22 @@ from ingot.frontends.torch_export.aten import (  # noqa: F401
     mixture,
     picking,
     pointwise,
+    quantised,
     recurrent,
     reduction,
     resample,
     shapes,
     vision,
 )
-from ingot.frontends.torch_export.aten.table import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
+from ingot.frontends.torch_export.aten.table import (
+    COMPLEX_TABLE,
+    TABLE,
+    Complex,
+    Entry,
+    Known,
+    Unsupported,
+    call,
+    entry_for,
+)
 
-__all__ = ["COMPLEX_TABLE", "TABLE", "Complex", "Entry", "Unsupported", "call", "entry_for"]
+__all__ = ["COMPLEX_TABLE", "TABLE", "Complex", "Entry", "Known", "Unsupported", "call", "entry_for"]

@@ -53,10 +53,10 @@ from ingot.ir import Network, Spec, Value
 from ingot.ir.spec import Shape
 
 __all__ = [
-    "COMPLEX_TABLE", "TABLE", "AnyOperand", "AnyTensor", "AnyTensors", "Complex", "Entry", "Ints", "MaybeBool",
-    "MaybeDType", "MaybeFloat", "MaybeFloats", "MaybeInt", "MaybeInts", "MaybeOperand", "MaybeScalar", "MaybeSize",
-    "MaybeSizes", "MaybeStr", "MaybeTensor", "MaybeTensors", "Operand", "Result", "Results", "Scalar", "Size", "Sizes",
-    "Tensor", "Tensors", "Unsupported", "aten", "call", "entry_for", "few",
+    "COMPLEX_TABLE", "TABLE", "AnyOperand", "AnyTensor", "AnyTensors", "Complex", "Entry", "Ints", "Known", "MaybeBool",
+    "MaybeDType", "MaybeFloat", "MaybeFloats", "MaybeInt", "MaybeInts", "MaybeOperand", "MaybeQuantity", "MaybeScalar",
+    "MaybeSize", "MaybeSizes", "MaybeStr", "MaybeTensor", "MaybeTensors", "Operand", "Quantity", "Result", "Results",
+    "Scalar", "Size", "Sizes", "Tensor", "Tensors", "Unsupported", "aten", "call", "entry_for", "few",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,6 +94,15 @@ class Complex:
         return f"%{self.pairs.name}"
 
 
+class Known(NamedTuple):
+    """A constant or a stored tensor of the program, and its numbers."""
+
+    value: Value
+    array: Any
+
+
+Quantity = Value | Known | int | float  # a scale, a zero point, or what they are given by
+MaybeQuantity = Quantity | None
 Operand = Value | bool | int | float | Expr | Real  # torch takes a number wherever a tensor meets another
 MaybeOperand = Operand | None
 AnyTensor = Value | Complex
@@ -107,7 +116,11 @@ def _operand(value: Any) -> Any:
 
 
 _any_tensor = one("a tensor", Value, Complex)
-_KINDS: dict[str, Convert] = {**KINDS, "Operand": _operand, "MaybeOperand": maybe(_operand)}
+_quantity = one("a tensor or a number", Value, Known, int, float)
+_KINDS: dict[str, Convert] = {
+    **KINDS, "Operand": _operand, "MaybeOperand": maybe(_operand), "DType": one("an element type", DType),
+    "Quantity": _quantity, "MaybeQuantity": maybe(_quantity),
+}  # fmt: skip
 _COMPLEX_KINDS: dict[str, Convert] = {
     **_KINDS, "Complex": one("a complex tensor", Complex), "AnyTensor": _any_tensor, "AnyTensors": several(_any_tensor),
     "AnyOperand": lambda value: value if type(value) in (Value, Complex, complex) else KINDS["Scalar"](value),
