@@ -19,9 +19,9 @@ def _number(byte, OFFSET: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def group_tiles(
-    x, weight, second, scales, second_scales, extra, out, rows, n, k, x_stride, extra_stride, out_stride,
+    x, weight, second, scales, second_scales, bias, extra, out, rows, n, k, x_stride, extra_stride, out_stride,
     BM: tl.constexpr, BN: tl.constexpr, HALF: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
-    STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+    ACTIVATION: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """As product_tiles, of int4 as `operands.packed` lays it: a group is summed from zero, then scaled."""
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -49,8 +49,8 @@ def group_tiles(
             part = tl.dot(_number(v >> 4, 8).to(low.dtype), high, part, input_precision="ieee")
             others += part * t.to(tl.float32)[:, None]
     written = known[:, None] & (row < rows)[None, :]
-    finish(sums, others, extra, out, row.to(tl.int64)[None, :], columns[:, None], written, extra_stride, out_stride,
-           PAIR, EXTRA)  # fmt: skip
+    finish(sums, others, bias, extra, out, row.to(tl.int64)[None, :], columns[:, None], written, extra_stride,
+           out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["n"])

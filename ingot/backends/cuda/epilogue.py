@@ -1,4 +1,6 @@
-"""How products end, in Triton: SwiGLU, residual or bias, and the parts of sums that several programs have (split-K)."""
+"""How products end, in Triton: bias, activation, gate and residual, and the parts of sums that several programs have
+(split-K).
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,33 @@ import triton.language as tl
 
 
 @triton.jit
-def swiglu(a, b):
-    """silu(a) · b of float32."""
-    return a / (1.0 + tl.exp(-a)) * b
+def activated(a, ACTIVATION: tl.constexpr):
+    """An activation of float32, by the name that it has in `ops.mixture`; "" is none."""
+    found = a
+    if ACTIVATION == "silu":
+        found = a / (1.0 + tl.exp(-a))
+    elif ACTIVATION == "gelu":
+        found = 0.5 * a * (1.0 + tl.erf(a * 0.7071067811865476))
+    elif ACTIVATION == "gelu_tanh":  # (1 + tanh(u)) / 2 is 1 / (1 + exp(-2u)), where nothing cancels
+        found = a / (1.0 + tl.exp(-1.5957691216057308 * (a + 0.044715 * (a * a * a))))
+    elif ACTIVATION == "relu":
+        found = tl.maximum(a, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        tl.static_assert(ACTIVATION == "")
+    return found
 
 
 @triton.jit
-def finish(sums, others, extra, out, row, columns, mask, extra_stride, out_stride, PAIR: tl.constexpr,
-           EXTRA: tl.constexpr):  # fmt: skip
-    """Sums as the result: silu(a) · b of a pair, plus a residual row or a bias."""
+def finish(sums, others, bias, extra, out, row, columns, mask, extra_stride, out_stride, PAIR: tl.constexpr,
+           EXTRA: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
+    """Sums as the result: plus a bias if it is not None, activated, times the other sums of a pair, plus a residual row
+    or a bias that nothing follows.
+    """
+    if bias is not None:
+        sums += tl.load(bias + row * 0 + columns, mask=mask, other=0.0).to(tl.float32)
+    sums = activated(sums, ACTIVATION)
     if PAIR:
-        sums = swiglu(sums, others)
+        sums = sums * others
     if EXTRA:
         sums += tl.load(extra + row * extra_stride + columns, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + row * out_stride + columns, sums.to(out.dtype.element_ty), mask=mask)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
-from ingot.backends.cuda.epilogue import swiglu
+from ingot.backends.cuda.epilogue import activated
 
 
 @triton.jit
@@ -57,9 +57,9 @@ def _rows_of(weight, first, column, n, k, BN: tl.constexpr, BK: tl.constexpr):
 @triton.jit
 def gated_rows(
     x, gates, ups, chosen, out, n, k, x_stride, TOP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    ACTIVATION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out[pairs, n] = silu(x · gateᵀ) · (x · upᵀ) of each pair's row and expert; a program has BN outputs of a pair."""
+    """out[pairs, n] = act(x · gateᵀ) · (x · upᵀ) of each pair's row and expert; a program has BN outputs of a pair."""
     after_others(DEPENDENT)
     pair = tl.program_id(0)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -70,7 +70,7 @@ def gated_rows(
     values = tl.load(x + (pair // TOP).to(tl.int64) * x_stride + at, mask=at < k, other=0.0).to(tl.float32)[None, :]
     a = tl.sum(gate.to(tl.float32) * values, axis=1)
     b = tl.sum(up.to(tl.float32) * values, axis=1)
-    found = swiglu(a, b)
+    found = activated(a, ACTIVATION) * b
     tl.store(out + pair.to(tl.int64) * n + column, found.to(out.dtype.element_ty), mask=column < n)
 
 
@@ -136,10 +136,10 @@ def _pairs_of(starts, number, experts, BE: tl.constexpr, BM: tl.constexpr):
 @triton.jit
 def expert_tiles(
     x, weight, second, order, starts, shares, out, experts, n, k, x_stride, TOP: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GATED: tl.constexpr, STAGES: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
+    STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Products of pairs by the matrix units. GATED: out[i, n] = silu(x · weightᵀ) · (x · secondᵀ) of the i-th pair in
+    """Products of pairs by the matrix units. GATED: out[i, n] = act(x · weightᵀ) · (x · secondᵀ) of the i-th pair in
     order, x being the rows. Else out[pair, n] = share · x · weightᵀ, the i-th row of x being that of the i-th pair.
     """
     after_others(DEPENDENT)
@@ -166,7 +166,7 @@ def expert_tiles(
             others = tl.dot(v, values, others, input_precision="ieee")
     written = (column < n)[:, None] & known[None, :]
     if GATED:
-        sums = swiglu(sums, others)
+        sums = activated(sums, ACTIVATION) * others
         line = place
     else:
         sums *= tl.load(shares + pair, mask=known, other=0.0)[None, :]

@@ -34,8 +34,8 @@ def _scales_of(scales, block, n, BN: tl.constexpr, SCALED: tl.constexpr):
 
 @triton.jit
 def _multiply(
-    w, v, s, t, values, extra, out, row, block, n, extra_stride, out_stride, BN: tl.constexpr, PAIR: tl.constexpr,
-    EXTRA: tl.constexpr, SCALED: tl.constexpr,
+    w, v, s, t, values, bias, extra, out, row, block, n, extra_stride, out_stride, BN: tl.constexpr,
+    PAIR: tl.constexpr, EXTRA: tl.constexpr, ACTIVATION: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """The results of a row of x and a block of rows of a weight, or of two."""
     columns = block * BN + tl.arange(0, BN)
@@ -47,15 +47,15 @@ def _multiply(
         others = tl.sum(v.to(tl.float32) * values[None, :], axis=1)
         if SCALED:
             others *= t
-    finish(sums, others, extra, out, row, columns, columns < n, extra_stride, out_stride, PAIR, EXTRA)
+    finish(sums, others, bias, extra, out, row, columns, columns < n, extra_stride, out_stride, PAIR, EXTRA, ACTIVATION)
 
 
 @triton.jit
 def product_rows(
-    x, gain, weight, second, scales, second_scales, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride,
-    ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr,
-    EXTRA: tl.constexpr, SCALED: tl.constexpr, ROUNDS: tl.constexpr, NATIVE: tl.constexpr, STAYS: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    x, gain, beta, weight, second, scales, second_scales, bias, extra, out, n, k, eps, shift, x_stride, extra_stride,
+    out_stride, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr,
+    EXTRA: tl.constexpr, ACTIVATION: tl.constexpr, SCALED: tl.constexpr, ROUNDS: tl.constexpr, NATIVE: tl.constexpr,
+    STAYS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[ROWS, n] = norm(x)[ROWS, k] · weight[n, k]ᵀ and what follows it, for few rows.
 
@@ -73,23 +73,25 @@ def product_rows(
         t = _scales_of(second_scales, first, n, BN, SCALED)
     after_others(DEPENDENT)
     if STAYS:
-        values = rounded_row(x, gain, 0, x_stride, k, eps, shift, BK, NORM, ROUNDS, NATIVE)
+        values = rounded_row(x, gain, beta, 0, x_stride, k, eps, shift, BK, NORM, ROUNDS, NATIVE)
         step = tl.num_programs(0)
         for block in range(first, tl.cdiv(n, BN), step):
             w_next = _lines_of(weight, block + step, n, k, BN, BK)
             s_next = _scales_of(scales, block + step, n, BN, SCALED)
-            _multiply(w, w, s, s, values, extra, out, 0, block, n, extra_stride, out_stride, BN, False, EXTRA, SCALED)
+            _multiply(w, w, s, s, values, bias, extra, out, 0, block, n, extra_stride, out_stride, BN, False, EXTRA,
+                      ACTIVATION, SCALED)  # fmt: skip
             w, s = w_next, s_next
     else:
         for row in tl.static_range(ROWS):
-            values = rounded_row(x, gain, row, x_stride, k, eps, shift, BK, NORM, ROUNDS, NATIVE)
-            _multiply(w, v, s, t, values, extra, out, row, first, n, extra_stride, out_stride, BN, PAIR, EXTRA, SCALED)
+            values = rounded_row(x, gain, beta, row, x_stride, k, eps, shift, BK, NORM, ROUNDS, NATIVE)
+            _multiply(w, v, s, t, values, bias, extra, out, row, first, n, extra_stride, out_stride, BN, PAIR, EXTRA,
+                      ACTIVATION, SCALED)  # fmt: skip
 
 
 @triton.jit
 def _finish_tile(
-    sums, others, back, scales, second_scales, extra, out, row, columns, rows, n, extra_stride, out_stride,
-    PAIR: tl.constexpr, SCALED: tl.constexpr, ROUNDED: tl.constexpr, EXTRA: tl.constexpr,
+    sums, others, back, scales, second_scales, bias, extra, out, row, columns, rows, n, extra_stride, out_stride,
+    PAIR: tl.constexpr, SCALED: tl.constexpr, ROUNDED: tl.constexpr, EXTRA: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """Sums [BN, BM] as results, with the scales of the weight and of the rows."""
     if SCALED:
@@ -101,15 +103,16 @@ def _finish_tile(
         sums *= factor
         others *= factor
     written = (columns < n)[:, None] & (row < rows)[None, :]
-    finish(sums, others, extra, out, row.to(tl.int64)[None, :], columns[:, None], written, extra_stride, out_stride,
-           PAIR, EXTRA)  # fmt: skip
+    finish(sums, others, bias, extra, out, row.to(tl.int64)[None, :], columns[:, None], written, extra_stride,
+           out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
 def product_tiles(
-    x, back, weight, second, scales, second_scales, extra, out, partial, arrived, rows, n, k, x_stride, extra_stride,
-    out_stride, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, PAIR: tl.constexpr,
-    SCALED: tl.constexpr, ROUNDED: tl.constexpr, EXTRA: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, back, weight, second, scales, second_scales, bias, extra, out, partial, arrived, rows, n, k, x_stride,
+    extra_stride, out_stride, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr,
+    PAIR: tl.constexpr, SCALED: tl.constexpr, ROUNDED: tl.constexpr, EXTRA: tl.constexpr, ACTIVATION: tl.constexpr,
+    STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[rows, n] = x[rows, k] · weight[n, k]ᵀ and what follows it, by the matrix units; BM rows a program.
 
@@ -135,11 +138,11 @@ def product_tiles(
             v = tl.load(second + base + at[None, :], mask=inside, other=0.0, eviction_policy="evict_first")
             others = tl.dot(v.to(values.dtype), values, others, input_precision="ieee")
     if SPLITS == 1:
-        _finish_tile(sums, others, back, scales, second_scales, extra, out, row, columns, rows, n, extra_stride,
-                     out_stride, PAIR, SCALED, ROUNDED, EXTRA)  # fmt: skip
+        _finish_tile(sums, others, back, scales, second_scales, bias, extra, out, row, columns, rows, n, extra_stride,
+                     out_stride, PAIR, SCALED, ROUNDED, EXTRA, ACTIVATION)  # fmt: skip
     else:
         block = tl.program_id(1)
         if leave_part(sums, others, partial, arrived, block, split, SPLITS, PAIR):
             sums, others = all_parts(partial, block, BN, BM, SPLITS, PAIR)
-            _finish_tile(sums, others, back, scales, second_scales, extra, out, row, columns, rows, n, extra_stride,
-                         out_stride, PAIR, SCALED, ROUNDED, EXTRA)  # fmt: skip
+            _finish_tile(sums, others, back, scales, second_scales, bias, extra, out, row, columns, rows, n,
+                         extra_stride, out_stride, PAIR, SCALED, ROUNDED, EXTRA, ACTIVATION)  # fmt: skip

@@ -200,10 +200,10 @@ def _less8_of(x, part: tl.constexpr, NATIVE: tl.constexpr):
 
 @triton.jit
 def product_integers(
-    x, gain, weight, second, scales, second_scales, extra, out, n, eps, shift, x_stride, extra_stride, out_stride,
-    ROWS: tl.constexpr, R: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, CHUNKS: tl.constexpr, PARTS: tl.constexpr,
-    HALF: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr, NATIVE: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    x, gain, weight, second, scales, second_scales, bias, extra, out, n, eps, shift, x_stride, extra_stride,
+    out_stride, ROWS: tl.constexpr, R: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, CHUNKS: tl.constexpr,
+    PARTS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
+    ACTIVATION: tl.constexpr, NATIVE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[ROWS, n] = norm(x)[ROWS, K] · weight[n, K]ᵀ and what follows it, for few rows.
 
@@ -273,8 +273,8 @@ def product_integers(
                         rest *= t
                 column = (block * BN + tl.arange(0, BN))[:, None]
                 row = tl.arange(0, R)[None, :]
-                finish(total, rest, extra, out, row, column, (column < n) & (row < ROWS), extra_stride, out_stride,
-                       PAIR, EXTRA)  # fmt: skip
+                finish(total, rest, bias, extra, out, row, column, (column < n) & (row < ROWS), extra_stride,
+                       out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
             w = w_next
             s = s_next
             if PAIR:

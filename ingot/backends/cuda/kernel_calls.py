@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingot.backends.cuda.launch import Launcher
-from ingot.backends.cuda.launch_shapes import TILE_ROWS
+from ingot.backends.cuda.launch_shapes import MOST_INPUTS, TILE_ROWS
 from ingot.backends.cuda.operands import Form, Mixture, Norm, Rows
 from ingot.backends.cuda.program import FLOATS, Attention, Call, Experts, Product
 from ingot.backends.cuda.weights import Arranged
@@ -16,6 +16,7 @@ from ingot.ir.spec import axis_of
 from ingot.ops.attention import RopeTable
 from ingot.ops.conversion import Dequantize
 from ingot.ops.indexing import Embedding, Take
+from ingot.ops.norm import LayerNorm
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,32 @@ class KernelCalls:
             name = "decode_attention" if prompts is None else "prefill_attention"
             return name if self._attention(found, tensors, prompts) else ""
         (node,) = found.nodes
-        runs = {RopeTable: self._angles, Embedding: self._lookup, Take: self._lookup, Dequantize: self._widened}
+        runs = {RopeTable: self._angles, Embedding: self._lookup, Take: self._lookup, Dequantize: self._widened,
+                LayerNorm: self._normed}  # fmt: skip
         run = runs.get(type(node.op))
         return node.op.name if run is not None and run(node, tensors) else ""
+
+    def _normed(self, node: Node, tensors: dict[Value, Any]) -> bool:
+        x = tensors[node.inputs[0]]
+        if isinstance(x, Rows) or x.ndim != 2 or x.stride(1) != 1 or not 0 < x.shape[1] <= MOST_INPUTS:
+            return False
+        norm = self._norm(node, tensors)
+        if any(v is not None and not v.is_contiguous() for v in (norm.gain, norm.beta)):
+            return False
+        out = self.torch.empty(x.shape, dtype=x.dtype, device=self.device)
+        if len(x):
+            self.launcher.norm(x, norm, out)
+        tensors[node.output] = out
+        return True
+
+    @staticmethod
+    def _norm(node: Node, tensors: Mapping[Value, Any]) -> Norm:
+        op: Any = node.op
+        gains = [tensors[v] for v in node.inputs[1:]]
+        if isinstance(op, LayerNorm):
+            gain, beta = [*gains, None, None][:2]
+            return Norm(gain, op.eps, 0.0, beta, True)
+        return Norm(gains[0], op.eps, op.shift)
 
     def _widened(self, node: Node, tensors: dict[Value, Any]) -> bool:
         """Rows of a table that is stored as integers."""
@@ -131,22 +155,20 @@ class KernelCalls:
         narrow = dtype != x.dtype and not self.launcher.widens(x, weight, dtype)
         if x.stride(1) != 1 or (rows > TILE_ROWS and narrow):
             return False
-        norm = None
-        if found.norm is not None:
-            op: Any = found.norm.op
-            norm = Norm(tensors[found.norm.inputs[1]], op.eps, op.shift)
+        norm = None if found.norm is None else self._norm(found.norm, tensors)
         if found.before_rounding and found.rounds and self.launcher.by_library(weight, rows, dtype):
             given = self.launcher.blank_rows(rows, weight.outputs, dtype, self.device)
             self.launcher.product(x, weight, given, norm, rounds=True)
             tensors[found.outs[0]] = given
             return True
         extra: Any = None if found.extra is None else tensors[found.extra]
-        if extra is not None and extra.stride(-1) != 1:
+        bias = None if found.bias is None else tensors[found.bias]
+        if any(v is not None and v.stride(-1) != 1 for v in (bias, extra)):
             return False
         out = extra
         if number not in self.made.over or extra.dtype != dtype or not self.launcher.adds_in_place(weight, x, extra):
             out = self.torch.empty((rows, weight.outputs), dtype=dtype, device=self.device)
-        self.launcher.product(x, weight, out, norm, extra, found.rounds)
+        self.launcher.product(x, weight, out, norm, extra, found.rounds, bias)
         for value, result in zip(found.outs, out.split([v.shape[1] for v in found.outs], 1), strict=True):
             tensors[value] = result
         return True

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from ingot.backends.cuda.program import Call, Experts, Product, Single
 from ingot.ir import Network, Value
 from ingot.ops.binary import Add, Mul
-from ingot.ops.elementwise import Silu
+from ingot.ops.elementwise import Gelu, Relu, Silu
 from ingot.ops.indexing import Take
-from ingot.ops.norm import RmsNorm
+from ingot.ops.norm import LayerNorm, RmsNorm
 
-ROW_BY_ROW = (RmsNorm, Add, Mul, Silu)  # that stand by themselves in some families
+ROW_BY_ROW = (RmsNorm, LayerNorm, Add, Mul, Silu, Gelu, Relu)  # that stand by themselves in some families
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,11 @@ class Launcher:
         return {"launch_pdl": True} if self.dependent and not apart else {}
 
     def product(
-        self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None, rounds: bool = False
-    ) -> None:
-        """out[T, n] = norm(x)[T, k] · weightᵀ, plus `extra` [T, n] or [n]. Rows may lie apart in x, extra and out.
+        self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None, rounds: bool = False,
+        bias: Any = None,
+    ) -> None:  # fmt: skip
+        """out[T, n] = act(norm(x)[T, k] · weightᵀ + bias [n]), plus `extra` [T, n] or [n]. Rows may lie apart in x,
+        extra and out.
 
         rounds: whether rows, normalised, are rounded to float8 before a weight of float8, each with a scale. x, and out
         of a pair, may be `Rows` where the library multiplies them (`by_library`).
@@ -123,31 +125,32 @@ class Launcher:
         rows = len(x)
         few = INTEGER_ROWS if weight.float8 else ROWS
         if rounds and rows > few:
-            self._rounded(x, weight, out, norm, extra)
+            self._rounded(x, weight, out, norm, bias, extra)
             return
         integers = weight.integers
         if integers and INTEGER_ROWS < rows <= TILE_ROWS and step_of(weight):
-            self._planes(x, weight, out, norm, extra)
+            self._planes(x, weight, out, norm, bias, extra)
             return
         if weight.float8 and few < rows <= EXPANDED_ROWS and x.dtype == self.torch.bfloat16:
             halves = self._as_rows(x, norm, self.torch.float16)
-            self._tiles(halves.numbers, weight, out, extra, halves.scales)
+            self._tiles(halves.numbers, weight, out, bias, extra, halves.scales)
             return
-        if rows > few or (integers and weight.inputs % UNIT):
-            if norm is not None:
-                normed = self.torch.empty((rows, weight.inputs), dtype=x.dtype, device=x.device)
-                self.norm(x, norm, normed)
-                x = normed
+        many = rows > few or (integers and weight.inputs % UNIT)
+        if norm is not None and (many or (integers and norm.centred)):
+            normed = self.torch.empty((rows, weight.inputs), dtype=x.dtype, device=x.device)
+            self.norm(x, norm, normed)
+            x, norm = normed, None
+        if many:
             if weight.scales is not None and rows > EXPANDED_ROWS:
                 weight = self._expanded(weight, x.dtype)
             whole = weight.scales is None and (x.dtype == out.dtype or self.widens(x, weight, out.dtype))
-            (self._whole if whole else self._tiles)(x, weight, out, extra)
+            (self._whole if whole else self._tiles)(x, weight, out, bias, extra)
             return
         n, k = weight.outputs, weight.inputs
         stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
-        gain, eps, shift = (norm.gain, norm.eps, norm.shift) if norm else (x, 0.0, 0.0)
-        flags = {"NORM": norm is not None, "PAIR": weight.second is not None, "EXTRA": extra is not None,
-                 "DEPENDENT": self.dependent}  # fmt: skip
+        gain, beta, eps, shift, form = _norm(norm, x)
+        flags = {"NORM": form, "PAIR": weight.second is not None, "EXTRA": extra is not None,
+                 "ACTIVATION": weight.acts, "DEPENDENT": self.dependent}  # fmt: skip
         numbers = (eps, shift, x.stride(0), stride, out.stride(0))
         if not integers:
             shape = self.shapes.floats(weight, rows)
@@ -155,8 +158,8 @@ class Launcher:
             stays = shape.resident > 0 and rows == 1 and weight.second is None
             programs = min(whole, self.shapes.multiprocessors * shape.resident) if stays else whole
             self.float_kernels.product_rows[(programs,)](
-                x, gain, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out, n, k,
-                *numbers, ROWS=rows, BN=shape.rows, BK=power(k), SCALED=weight.scales is not None, ROUNDS=rounds,
+                x, gain, beta, *_operands(x, weight, weight.first, weight.second, bias, extra), out, n, k, *numbers,
+                ROWS=rows, BN=shape.rows, BK=power(k), SCALED=weight.scales is not None, ROUNDS=rounds,
                 NATIVE=self.native, STAYS=stays, num_warps=shape.warps, maxnreg=shape.registers or None, **flags,
                 **self.options,
             )  # fmt: skip
@@ -166,19 +169,19 @@ class Launcher:
         words = [None if w is None else w.view(self.torch.int32) for w in (weight.first, weight.second)]
         line = weight.first.shape[1] // 16
         self.integer_kernels.product_integers[(programs,)](
-            x, gain, words[0], *_or(x, words[1], weight.scales, weight.second_scales, extra), out, n, *numbers,
+            x, gain, *_operands(x, weight, words[0], words[1], bias, extra), out, n, *numbers,
             ROWS=rows, R=power(rows), K=k, BN=block.rows, CHUNKS=block.chunks, PARTS=-(-line // block.chunks),
             HALF=weight.group // 2, NATIVE=self.native, num_warps=block.warps, maxnreg=block.registers or None,
             **flags, **self.options,
         )  # fmt: skip
 
-    def _planes(self, x: Any, weight: Weight, out: Any, norm: Norm | None, extra: Any) -> None:
+    def _planes(self, x: Any, weight: Weight, out: Any, norm: Norm | None, bias: Any, extra: Any) -> None:
         torch, rows, n, k = self.torch, int(x.shape[0]), weight.outputs, weight.inputs
         found = torch.empty((3, rows, k), dtype=torch.int8, device=x.device)
         back = torch.empty(rows, dtype=torch.float32, device=x.device)
-        gain, eps, shift = (norm.gain, norm.eps, norm.shift) if norm else (x, 0.0, 0.0)
+        gain, beta, eps, shift, form = _norm(norm, x)
         self.plane_kernels.planes[(rows,)](
-            x, gain, found, back, rows, k, eps, shift, x.stride(0), BK=power(k), NORM=norm is not None,
+            x, gain, beta, found, back, rows, k, eps, shift, x.stride(0), BK=power(k), NORM=form,
             DEPENDENT=self.dependent, num_warps=8, **self.options,
         )  # fmt: skip
         tile, high = self.shapes.integer_tile(weight, rows), max(16, power(rows))
@@ -189,11 +192,11 @@ class Launcher:
             partial = torch.empty(size, dtype=torch.float32, device=x.device)
         stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
         self.plane_kernels.product_planes[(blocks, tile.splits)](
-            found, back, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out, partial,
+            found, back, *_operands(x, weight, weight.first, weight.second, bias, extra), out, partial,
             self.zeros(blocks, x.device), rows, n, stride, out.stride(0), K=k, BM=high, BN=tile.outputs,
             BK=step_of(weight), SPLITS=tile.splits, HALF=weight.group // 2, PAIR=weight.second is not None,
-            EXTRA=extra is not None, NATIVE=self.native, STAGES=tile.stages, DEPENDENT=self.dependent,
-            num_warps=tile.warps, **self.options,
+            EXTRA=extra is not None, ACTIVATION=weight.acts, NATIVE=self.native, STAGES=tile.stages,
+            DEPENDENT=self.dependent, num_warps=tile.warps, **self.options,
         )  # fmt: skip
 
     def by_library(self, weight: Weight, rows: int, dtype: Any) -> bool:
@@ -212,22 +215,22 @@ class Launcher:
             return x
         rows, k = x.shape
         found = self.blank_rows(rows, k, x.dtype, x.device, kind)
-        gain, eps, shift = (norm.gain, norm.eps, norm.shift) if norm else (x, 0.0, 0.0)
+        gain, beta, eps, shift, form = _norm(norm, x)
         kernel, flags = self.row_kernels.float8_rows, {"NATIVE": self.native}
         if kind is not None:
             kernel, flags = self.row_kernels.half_rows, {}
         kernel[(rows,)](
-            x, gain, found.numbers, found.scales, k, eps, shift, x.stride(0), BK=power(k), NORM=norm is not None,
+            x, gain, beta, found.numbers, found.scales, k, eps, shift, x.stride(0), BK=power(k), NORM=form,
             DEPENDENT=self.dependent, num_warps=8, **flags, **self.options,
         )  # fmt: skip
         return found
 
-    def _rounded(self, x: Any, weight: Weight, out: Any, norm: Norm | None, extra: Any) -> None:
+    def _rounded(self, x: Any, weight: Weight, out: Any, norm: Norm | None, bias: Any, extra: Any) -> None:
         """Rows of float8 by weights of float8: many by the library."""
         torch, rows = self.torch, self._as_rows(x, norm)
         found, back = rows.numbers, rows.scales
         if not self.by_library(weight, len(x), out.dtype):
-            self._tiles(found, weight, out, extra, back)
+            self._tiles(found, weight, out, bias, extra, back)
             return
         parts = [(weight.first, weight.scales), (weight.second, weight.second_scales)]
         sums = [
@@ -241,11 +244,15 @@ class Launcher:
             n = weight.outputs
             self.row_kernels.gated_float8[(len(x),)](
                 *sums, out.numbers, out.scales, n, sums[0].stride(0), sums[1].stride(0), BN=power(n),
-                NATIVE=self.native, DEPENDENT=self.dependent, num_warps=16 if n > 8192 else 8, **self.options,
+                ACTIVATION=weight.acts, NATIVE=self.native, DEPENDENT=self.dependent, num_warps=16 if n > 8192 else 8,
+                **self.options,
             )  # fmt: skip
             return
+        if len(sums) == 1 and (bias is not None or weight.acts):
+            self.finished(sums[0], bias, weight.acts, extra, out)
+            return
         if len(sums) == 2:
-            self.gated(sums[0], sums[1], out)
+            self.gated(sums[0], sums[1], out, weight.acts)
         if extra is not None:
             torch.add(out if len(sums) == 2 else sums[0], extra, out=out)
         elif len(sums) == 1:
@@ -255,7 +262,7 @@ class Launcher:
         """The numbers that integers or floats of 8 bits and scales stand for, for as long as one product takes."""
         parts = ((weight.first, weight.scales), (weight.second, weight.second_scales))
         made = [self.floats_of(stored, scales, weight.group, dtype) for stored, scales in parts if stored is not None]
-        return Weight(made[0], second=made[1] if len(made) > 1 else None)
+        return Weight(made[0], second=made[1] if len(made) > 1 else None, activation=weight.activation)
 
     def floats_of(self, stored: Any, scales: Any, group: int, dtype: Any) -> Any:
         """Rows of integers or float8 as floats: a scale a row, or one a group of integers of 4 bits (`packed`)."""
@@ -282,15 +289,20 @@ class Launcher:
         """Whether the library's product gives its sums as float32, as logits are wanted, of shorter floats."""
         return x.device.type != "cpu" and weight.second is None and dtype == self.torch.float32 != x.dtype
 
-    def _whole(self, x: Any, weight: Weight, out: Any, extra: Any) -> None:
+    def _whole(self, x: Any, weight: Weight, out: Any, bias: Any, extra: Any) -> None:
         """By the library's product of whole matrices."""
         torch = self.torch
+        if weight.second is None and (bias is not None or weight.acts):
+            sums = torch.empty(out.shape, dtype=out.dtype, device=out.device)
+            self._whole(x, Weight(weight.first), sums, None, None)
+            self.finished(sums, bias, weight.acts, extra, out)
+            return
         if weight.second is None and extra is not None and extra.dtype == x.dtype == out.dtype:
             torch.addmm(extra, x, weight.first.T, out=out)
             return
         if weight.second is not None:
             a, b = (torch.mm(x, w.T) for w in (weight.first, weight.second))
-            self.gated(a, b, out)
+            self.gated(a, b, out, weight.acts)
         elif x.dtype == out.dtype:
             torch.mm(x, weight.first.T, out=out)
         else:
@@ -298,11 +310,11 @@ class Launcher:
         if extra is not None:
             out += extra
 
-    def _tiles(self, x: Any, weight: Weight, out: Any, extra: Any, back: Any = None) -> None:
+    def _tiles(self, x: Any, weight: Weight, out: Any, bias: Any, extra: Any, back: Any = None) -> None:
         """By the matrix units. back: the scales of rows of float8."""
         rows, n, k = int(x.shape[0]), weight.outputs, weight.inputs
         stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
-        tensors = (weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out)
+        tensors = (*_operands(x, weight, weight.first, weight.second, bias, extra), out)
         numbers = (rows, n, k, x.stride(0), stride, out.stride(0))
         few = rows <= TILE_ROWS
         high, step = (max(16, power(rows)), STEP) if few else (128, STEP // 2)
@@ -310,7 +322,8 @@ class Launcher:
         if few and weight.float8:
             tile = self.shapes.float8_tile(weight, rows)
         wide = tile.outputs
-        flags = {"PAIR": weight.second is not None, "EXTRA": extra is not None, "DEPENDENT": self.dependent}
+        flags = {"PAIR": weight.second is not None, "EXTRA": extra is not None, "ACTIVATION": weight.acts,
+                 "DEPENDENT": self.dependent}  # fmt: skip
         blocks = -(-n // wide)
         if weight.group:
             self.dequantize_kernels.group_tiles[(-(-rows // high), blocks)](
@@ -345,7 +358,7 @@ class Launcher:
             (up_warps, up_rows), (down_warps, down_rows) = held_rows(hidden, 2), held_rows(inner, 1)
             kernels.gated_rows[(pairs, -(-inner // up_rows))](
                 x, of.gates, of.ups, chosen, between, inner, hidden, x.stride(0), TOP=top, BN=up_rows,
-                BK=power(hidden), num_warps=up_warps, **told,
+                BK=power(hidden), ACTIVATION=of.activation, num_warps=up_warps, **told,
             )  # fmt: skip
             kernels.mixed_rows[(rows, -(-hidden // down_rows))](
                 between, of.downs, chosen, shares, out, hidden, inner, out.stride(0), TOP=top, BN=down_rows,
@@ -358,7 +371,8 @@ class Launcher:
         high = min(128, max(16, power(pairs // of.experts)))
         few = high <= TILE_ROWS
         tiles = pairs // high + min(of.experts, pairs)  # at most: each expert's last one may be short
-        sizes = {"TOP": top, "BE": power(of.experts), "BM": high, "BK": STEP // 2, "STAGES": 4 if few else 3}
+        sizes = {"TOP": top, "BE": power(of.experts), "BM": high, "BK": STEP // 2, "STAGES": 4 if few else 3,
+                 "ACTIVATION": of.activation}  # fmt: skip
         kernels.expert_tiles[(-(-inner // 64), tiles)](
             x, of.gates, of.ups, order, starts, shares, between, of.experts, inner, hidden, x.stride(0), BN=64,
             GATED=True, num_warps=4 if few else 8, **sizes, **told,
@@ -374,18 +388,34 @@ class Launcher:
             parts, out, hidden, out.stride(0), TOP=top, BN=size, num_warps=4, **told
         )
 
-    def gated(self, a: Any, b: Any, out: Any) -> None:
-        """out = silu(a) · b; rows may lie apart in all of them."""
+    def gated(self, a: Any, b: Any, out: Any, activation: str) -> None:
+        """out = act(a) · b; rows may lie apart in all of them."""
         rows, n = a.shape
         size = min(2048, power(n))
         self.row_kernels.gated[(rows, -(-n // size))](
-            a, b, out, n, a.stride(0), b.stride(0), out.stride(0), BN=size, DEPENDENT=self.dependent, num_warps=4,
-            **self.options,
+            a, b, out, n, a.stride(0), b.stride(0), out.stride(0), BN=size, ACTIVATION=activation,
+            DEPENDENT=self.dependent, num_warps=4, **self.options,
+        )  # fmt: skip
+
+    def finished(self, a: Any, bias: Any, activation: str, extra: Any, out: Any) -> None:
+        """out = act(a + bias) + extra; rows may lie apart in a, extra and out, and a and extra be out."""
+        rows, n = a.shape
+        size = min(2048, power(n))
+        stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
+        self.row_kernels.finished[(rows, -(-n // size))](
+            a, bias, *_or(a, extra), out, n, a.stride(0), stride, out.stride(0), BN=size, EXTRA=extra is not None,
+            ACTIVATION=activation, DEPENDENT=self.dependent, num_warps=4, **self.options,
         )  # fmt: skip
 
     def norm(self, x: Any, norm: Norm, out: Any) -> None:
         """out[T, k], the normalised rows of x."""
         k = int(x.shape[1])
+        if norm.centred:
+            self.row_kernels.layer_norm[(x.shape[0],)](
+                x, norm.gain, norm.beta, out, k, norm.eps, x.stride(0), out.stride(0), BK=power(k),
+                DEPENDENT=self.dependent, num_warps=4, **self.options,
+            )  # fmt: skip
+            return
         self.row_kernels.rms_norm[(x.shape[0],)](
             x, norm.gain, out, k, norm.eps, norm.shift, x.stride(0), out.stride(0), BK=power(k),
             DEPENDENT=self.dependent, num_warps=4, **self.options,
@@ -485,6 +515,18 @@ class Launcher:
 def _or(instead: Any, *tensors: Any) -> Sequence[Any]:
     """Tensors, and another one in place of those that a kernel is told not to read."""
     return [instead if t is None else t for t in tensors]
+
+
+def _operands(x: Any, weight: Weight, first: Any, second: Any, bias: Any, extra: Any) -> Sequence[Any]:
+    """Of a product its weights, as a kernel reads them, their scales, and what is added: x for those that it does not
+    read, None for a bias that is not there."""
+    first, second, scales, second_scales, extra = _or(x, first, second, weight.scales, weight.second_scales, extra)
+    return first, second, scales, second_scales, bias, extra
+
+
+def _norm(norm: Norm | None, x: Any) -> tuple[Any, Any, float, float, int]:
+    """A norm as kernels are given it: gain, beta, eps, shift and NORM."""
+    return (norm.gain, norm.beta, norm.eps, norm.shift, norm.form) if norm else (x, None, 0.0, 0.0, 0)
 
 
 def _scales_in(torch: Any, state: Any) -> Any:

@@ -11,11 +11,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Norm:
-    """An RMS norm of a product's rows: x / sqrt(mean(x²) + eps) · (gain + shift)."""
+    """A norm of a product's rows: x / sqrt(mean(x²) + eps) · (gain + shift); or, of x less its mean where `centred`,
+    a layer norm, whose gain may be None, plus `beta` if that is not None.
+    """
 
     gain: Any
     eps: float
     shift: float
+    beta: Any = None
+    centred: bool = False
+
+    @property
+    def form(self) -> int:
+        """As the kernels know it."""
+        return 2 if self.centred else 1
 
 
 @dataclass(frozen=True)
@@ -41,10 +50,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Weight:
-    """What a product multiplies rows with, [n, k]; `second` makes it silu(x · wᵀ) · (x · secondᵀ).
+    """What a product multiplies rows with, [n, k]; `second` makes it act(x · wᵀ) · (x · secondᵀ).
 
     scales: float32, of int8 and float8_e4m3fn one an output; with `group`, of 4 bits in bytes [n, k / 2] (`packed`),
-    one a group, float32 or float16.
+    one a group, float32 or float16. activation: what the sums of the first one go through, by its name in
+    `ops.mixture`; "" is silu of a pair, and none of one weight.
     """
 
     first: Any
@@ -52,6 +62,12 @@ class Weight:
     second: Any = None
     second_scales: Any = None
     group: int = 0
+    activation: str = ""
+
+    @property
+    def acts(self) -> str:
+        """The activation's name, "" for none."""
+        return self.activation or ("silu" if self.second is not None else "")
 
     @property
     def integers(self) -> bool:
@@ -82,7 +98,7 @@ class Weight:
 @dataclass(frozen=True)
 class Mixture:
     """The experts of a mixture, one behind the other: gates and ups [experts · inner, hidden], downs [experts · hidden,
-    inner]. top: experts of a row; normalize: whether their shares sum to 1.
+    inner]. top: experts of a row; normalize: whether their shares sum to 1; activation: of the gates, by name.
     """
 
     gates: Any
@@ -91,6 +107,7 @@ class Mixture:
     experts: int
     top: int
     normalize: bool
+    activation: str = "silu"
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,16 @@ from ingot.backends.cuda.row_kernels import row_of
 
 @triton.jit(do_not_specialize=["rows"])
 def planes(
-    x, gain, out, back, rows, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr, DEPENDENT: tl.constexpr
-):
+    x, gain, beta, out, back, rows, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """out[3, rows, k] int8: the bytes of each row of x, normalised if NORM, lowest first; back[rows], float32: what
     products with them are multiplied with. A program has one row.
     """
     after_others(DEPENDENT)
     row = tl.program_id(0)
     at = tl.arange(0, BK)
-    values = row_of(x, gain, row, x_stride, k, eps, shift, BK, NORM)
+    values = row_of(x, gain, beta, row, x_stride, k, eps, shift, BK, NORM)
     # As integers magnitudes are ordered as they are, and infinities and NaNs are the largest.
     power = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0) & 0x7F800000
     power = tl.maximum(power, 0x0D800000).to(tl.float32, bitcast=True)  # 2⁻¹⁰⁰ of zeros
@@ -74,9 +75,10 @@ def _whole4(low, middle, high):
 
 @triton.jit(do_not_specialize=["rows"])
 def product_planes(
-    x, back, weight, second, scales, second_scales, extra, out, partial, arrived, rows, n, extra_stride, out_stride,
-    K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, HALF: tl.constexpr,
-    PAIR: tl.constexpr, EXTRA: tl.constexpr, NATIVE: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, back, weight, second, scales, second_scales, bias, extra, out, partial, arrived, rows, n, extra_stride,
+    out_stride, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr,
+    HALF: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr, ACTIVATION: tl.constexpr, NATIVE: tl.constexpr,
+    STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[rows, n] = what x stands for [rows, K] · weight[n, K]ᵀ and what follows it. x, back: as `planes` gives them.
 
@@ -142,10 +144,10 @@ def product_planes(
     written = (column < n)[:, None] & (row < rows)[None, :]
     factor = tl.load(back + tl.minimum(row, rows - 1))[None, :]
     if SPLITS == 1:
-        finish(sums * factor, others * factor, extra, out, row[None, :], column[:, None], written, extra_stride,
-               out_stride, PAIR, EXTRA)  # fmt: skip
+        finish(sums * factor, others * factor, bias, extra, out, row[None, :], column[:, None], written, extra_stride,
+               out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
     else:
         if leave_part(sums, others, partial, arrived, block, split, SPLITS, PAIR):
             sums, others = all_parts(partial, block, BN, BM, SPLITS, PAIR)
-            finish(sums * factor, others * factor, extra, out, row[None, :], column[:, None], written, extra_stride,
-                   out_stride, PAIR, EXTRA)  # fmt: skip
+            finish(sums * factor, others * factor, bias, extra, out, row[None, :], column[:, None], written,
+                   extra_stride, out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip

@@ -16,14 +16,14 @@ from ingot.ir import Network, Node, Value
 from ingot.ops.attention import KvWrite, PagedAttention, Rope, RopeTable
 from ingot.ops.binary import Add, Mul
 from ingot.ops.conversion import Dequantize, Float8Rows
-from ingot.ops.elementwise import Silu
+from ingot.ops.elementwise import Gelu, Relu, Silu
 from ingot.ops.indexing import Embedding, Take
-from ingot.ops.mixture import Moe
-from ingot.ops.norm import RmsNorm
+from ingot.ops.mixture import ACTIVATIONS, Moe
+from ingot.ops.norm import LayerNorm, RmsNorm
 from ingot.ops.product import Matmul
 
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
-SINGLES = (RopeTable, Embedding, Take, Dequantize)  # that have a kernel by themselves
+SINGLES = (RopeTable, Embedding, Take, Dequantize, LayerNorm)  # that have a kernel by themselves
 MOST_EXPERTS = 1024  # of a mixture: a program looks at all of them
 
 
@@ -37,20 +37,22 @@ class Single:
 @dataclass(frozen=True)
 class Factor:
     """A weight [n, k] as it is stored, and the scales that integers or floats of 8 bits have: one an output, or one a
-    group."""
+    group. turned: whether floats are stored as [k, n]."""
 
     weight: Value
     scales: Value | None = None
     group: int = 0
+    turned: bool = False
 
 
 @dataclass(frozen=True)
 class Product:
     """Rows of x, normalised if there is a `norm`, by weights: one, several of one x, or a gate and what it gates.
 
-    outs: a result each; of a pair one. extra: what is added, rows of the result's shape or one row for all. rounds:
-    whether the rows, normalised, become floats of 8 bits with a scale each. before_rounding: whether a product that
-    does so is all that reads the result of a pair.
+    outs: a result each; of a pair one. activation: what sums go through, of a pair those of the gate, by its name in
+    `ops.mixture`; bias: a row that is added before, or before `extra`. extra: what is added last, rows of the result's
+    shape or one row for all. rounds: whether the rows, normalised, become floats of 8 bits with a scale each.
+    before_rounding: whether a product that does so is all that reads the result of a pair.
     """
 
     nodes: tuple[Node, ...]
@@ -62,6 +64,8 @@ class Product:
     extra: Value | None = None
     rounds: bool = False
     before_rounding: bool = False
+    activation: str = ""
+    bias: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ class Experts:
     out: Value
     top: int
     normalize: bool
+    activation: str
 
 
 Call = Single | Product | Attention | Experts
@@ -254,7 +259,7 @@ def _only(network: Network, value: Value, reader: Node) -> bool:
 def _experts(network: Network) -> Iterator[Experts]:
     for node in network.nodes:
         op: Any = node.op
-        if not isinstance(op, Moe) or op.activation != "silu" or node.inputs[0].dtype not in FLOATS:
+        if not isinstance(op, Moe) or node.inputs[0].dtype not in FLOATS:
             continue
         x, router, *weights = node.inputs
         count = len(weights) // 3
@@ -263,7 +268,7 @@ def _experts(network: Network) -> Iterator[Experts]:
         if max(weights[0].spec.evaluate({})) > MOST_INPUTS:
             continue
         gates, ups, downs = (tuple(weights[i * count : (i + 1) * count]) for i in range(3))
-        yield Experts((node,), x, router, gates, ups, downs, node.output, op.top_k, op.normalize)
+        yield Experts((node,), x, router, gates, ups, downs, node.output, op.top_k, op.normalize, op.activation)
 
 
 # --------------------------------------------------------------------------------------------------------- products
@@ -277,14 +282,17 @@ def _products(network: Network) -> Iterator[Product]:
         if isinstance(node.op, Mul) and (found := _pair(network, node, linear)) is not None:
             taken.update(found.nodes)
             yield found
+    ends: dict[Node, End] = {}
     for node, factor in linear.items():
         if node not in taken:
-            alone = _added(network, node)
+            ends[node] = end = _end(network, node, taken)
+            taken.update(end.nodes)
+            alone = factor.turned or bool(end.nodes)
             key = (id(node) if alone else 0, id(node.inputs[0]), node.output.dtype, factor.weight.dtype, factor.group)
             families.setdefault(key, []).append((node, factor))
     for family in families.values():
         for members in [family] if all(_movable(f) for _, f in family) else [[one] for one in family]:
-            yield _product(network, members)
+            yield _product(network, members, ends[members[0][0]])
 
 
 def _movable(factor: Factor) -> bool:
@@ -295,13 +303,17 @@ def _movable(factor: Factor) -> bool:
 def _factor(node: Node) -> Factor | None:
     """What a product with a stored weight [outputs, inputs] multiplies with."""
     op: Any = node.op
-    if not isinstance(op, Matmul) or op.transpose_a or not op.transpose_b:
+    if not isinstance(op, Matmul) or op.transpose_a:
         return None
     x, weight = node.inputs
     if len(x.shape) != 2 or x.dtype not in FLOATS or node.output.dtype not in FLOATS:
         return None
     made = weight.node
-    if made is not None and isinstance(made.op, Dequantize) and len(made.inputs) == 2:
+    if not op.transpose_b:
+        if len(weight.uses) > 1:  # it is laid otherwise
+            return None
+        found = Factor(weight, turned=True)
+    elif made is not None and isinstance(made.op, Dequantize) and len(made.inputs) == 2:
         stored, scales = made.inputs
         group = made.op.group
         kinds = (dtypes.int4,) if group else (dtypes.int8, dtypes.float8_e4m3fn)
@@ -319,7 +331,7 @@ def _factor(node: Node) -> Factor | None:
     stored = found.weight
     if stored.kind != "parameter" or len(stored.shape) != 2 or 0 in stored.shape:
         return None
-    if stored.spec.evaluate({})[1] > MOST_INPUTS:
+    if stored.spec.evaluate({})[0 if found.turned else 1] > MOST_INPUTS:
         return None
     return found if found.scales is not None or stored.dtype is x.dtype else None
 
@@ -336,47 +348,87 @@ def _made(*factors: tuple[Node, Factor]) -> list[Node]:
 
 
 def _pair(network: Network, node: Node, linear: dict[Node, Factor]) -> Product | None:
-    """silu(x · aᵀ) · (x · bᵀ) that ends in this node."""
+    """act(x · aᵀ) · (x · bᵀ) that ends in this node."""
     for gate, up in (node.inputs, node.inputs[::-1]):
-        silu, other = gate.node, up.node
-        if silu is None or not isinstance(silu.op, Silu) or other not in linear or not _only(network, gate, node):
+        act, other = gate.node, up.node
+        if act is None or not _activation(act) or other not in linear or not _only(network, gate, node):
             continue
-        sums = silu.inputs[0]
+        sums = act.inputs[0]
         maker = sums.node
-        if maker not in linear or not _only(network, sums, silu) or not _only(network, up, node):
+        if maker not in linear or not _only(network, sums, act) or not _only(network, up, node):
             continue
         a, b = linear[maker], linear[other]
-        same = a.weight.spec == b.weight.spec and a.group == b.group
+        same = a.weight.spec == b.weight.spec and a.group == b.group and not a.turned and not b.turned
         if maker is other or maker.inputs[0] is not other.inputs[0] or not same:
             continue
-        nodes = [*_made((maker, a), (other, b)), silu, node]
+        nodes = [*_made((maker, a), (other, b)), act, node]
         before = _before(network, maker.inputs[0], nodes, a)
-        return Product(before.nodes, before.x, (a, b), (node.output,), True, before.norm, None, before.rounds)
+        return Product(before.nodes, before.x, (a, b), (node.output,), True, before.norm, None, before.rounds,
+                       activation=_activation(act))  # fmt: skip
     return None
 
 
-def _added(network: Network, node: Node) -> Node | None:
-    """The addition of a row or of rows that ends a product."""
-    out = node.output
-    reader = next(iter(out.uses), None)
-    if reader is None or not isinstance(reader.op, Add) or not _only(network, out, reader):
+def _activation(node: Node) -> str:
+    """The name of an activation that products end with; "" is none."""
+    if not isinstance(node.op, (Silu, Gelu, Relu)) or node.output.dtype not in FLOATS:
+        return ""
+    return next((name for name, op in ACTIVATIONS.items() if op == node.op), "")
+
+
+class End(NamedTuple):
+    """What follows a product alone: nodes in order, the last of which gives its result."""
+
+    nodes: tuple[Node, ...] = ()
+    bias: Value | None = None
+    activation: str = ""
+    extra: Value | None = None
+
+
+def _end(network: Network, node: Node, taken: set[Node]) -> End:
+    """A bias, an activation, and what is added then, as far as they are there."""
+    nodes, out = [], node.output
+    bias, activation, extra = None, "", None
+    if (reader := _added(network, out, taken, row=True)) is not None:
+        nodes, bias, out = [reader], _other(reader, out), reader.output
+    follower = _reader(network, out)
+    if follower is not None and follower not in taken and (activation := _activation(follower)):
+        nodes, out = [*nodes, follower], follower.output
+    if (reader := _added(network, out, taken, row=False)) is not None:
+        nodes, extra = [*nodes, reader], _other(reader, out)
+    if not activation and extra is None:
+        bias, extra = None, bias
+    return End(tuple(nodes), bias, activation, extra)
+
+
+def _reader(network: Network, value: Value) -> Node | None:
+    """What alone reads a value."""
+    reader = next(iter(value.uses), None)
+    return reader if reader is not None and _only(network, value, reader) else None
+
+
+def _other(node: Node, value: Value) -> Value:
+    """What a node reads beside a value."""
+    (other,) = (v for v in node.inputs if v is not value)
+    return other
+
+
+def _added(network: Network, out: Value, taken: set[Node], row: bool) -> Node | None:
+    """The addition to a value, of a row or of rows, that alone reads it and belongs to no other product."""
+    reader = _reader(network, out)
+    if reader is None or not isinstance(reader.op, Add) or reader in taken:
         return None
     others = [v for v in reader.inputs if v is not out]
     if len(others) != 1 or reader.output.shape != out.shape or others[0].dtype not in FLOATS:
         return None
-    return reader if others[0].shape in (out.shape, out.shape[-1:]) else None
+    return reader if others[0].shape == (out.shape[-1:] if row else out.shape) else None
 
 
-def _product(network: Network, members: Sequence[tuple[Node, Factor]]) -> Product:
-    first = members[0][0]
-    nodes, outs, extra = _made(*members), tuple(node.output for node, _ in members), None
-    if len(members) == 1 and (reader := _added(network, first)) is not None:
-        nodes.append(reader)
-        (extra,) = (v for v in reader.inputs if v is not first.output)
-        outs = (reader.output,)
-    factors = tuple(f for _, f in members)
-    before = _before(network, first.inputs[0], nodes, factors[0])
-    return Product(before.nodes, before.x, factors, outs, False, before.norm, extra, before.rounds)
+def _product(network: Network, members: Sequence[tuple[Node, Factor]], end: End) -> Product:
+    first, factors = members[0][0], tuple(f for _, f in members)
+    outs = (end.nodes[-1].output,) if end.nodes else tuple(node.output for node, _ in members)
+    before = _before(network, first.inputs[0], _made(*members), factors[0])
+    return Product((*before.nodes, *end.nodes), before.x, factors, outs, False, before.norm, end.extra, before.rounds,
+                   activation=end.activation, bias=end.bias)  # fmt: skip
 
 
 class Before(NamedTuple):
@@ -403,7 +455,8 @@ def _before(network: Network, x: Value, nodes: Sequence[Node], factor: Factor) -
 def _norm_before(network: Network, x: Value, nodes: Sequence[Node]) -> Node | None:
     """The norm that makes x, where only these nodes read it."""
     norm = x.node
-    if norm is None or not isinstance(norm.op, RmsNorm) or network.is_output(x) or not set(x.uses) <= set(nodes):
+    if norm is None or network.is_output(x) or not set(x.uses) <= set(nodes):
         return None
-    whole = len(norm.inputs) == 2 and norm.inputs[1].spec is not None and len(norm.inputs[0].shape) == 2
+    known = isinstance(norm.op, LayerNorm) or (isinstance(norm.op, RmsNorm) and len(norm.inputs) == 2)
+    whole = known and all(v.spec is not None for v in norm.inputs[1:]) and len(norm.inputs[0].shape) == 2
     return norm if whole else None

@@ -1,4 +1,8 @@
-"""Kernels that take rows one by one, in Triton: RMS norm, SwiGLU, and rows rounded to float8 or brought to float16."""
+"""Kernels that take rows one by one, in Triton: norms, what follows products of the library, and rows rounded to
+float8 or brought to float16.
+
+NORM: 1 is an RMS norm, 2 a layer norm, whose `gain` and `beta` may be None; 0 is none.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,24 @@ import triton
 import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
-from ingot.backends.cuda.epilogue import swiglu
+from ingot.backends.cuda.epilogue import activated, finish
 
 
 @triton.jit
-def row_of(x, gain, row, stride, k, eps, shift, BK: tl.constexpr, NORM: tl.constexpr):
+def row_of(x, gain, beta, row, stride, k, eps, shift, BK: tl.constexpr, NORM: tl.constexpr):
     """A row of x in float32, normalised if asked: rounded then, as the op alone would round it."""
     at = tl.arange(0, BK)
     found = tl.load(x + row * stride + at, mask=at < k, other=0.0)
     wide = found.to(tl.float32)
-    if NORM:
+    if NORM == 2:
+        wide = tl.where(at < k, wide - tl.sum(wide, axis=0) / k, 0.0)
+        wide = wide * (1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / k + eps))
+        if gain is not None:
+            wide = wide * tl.load(gain + at, mask=at < k, other=0.0).to(tl.float32)
+        if beta is not None:
+            wide = wide + tl.load(beta + at, mask=at < k, other=0.0).to(tl.float32)
+        wide = wide.to(x.dtype.element_ty).to(tl.float32)
+    elif NORM:
         scale = 1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / k + eps)
         weight = tl.load(gain + at, mask=at < k, other=0.0).to(tl.float32) + shift
         wide = (wide * scale * weight).to(x.dtype.element_ty).to(tl.float32)
@@ -42,11 +54,11 @@ def as_float8(values, NATIVE: tl.constexpr):
 
 @triton.jit
 def rounded_row(
-    x, gain, row, stride, k, eps, shift, BK: tl.constexpr, NORM: tl.constexpr, ROUNDS: tl.constexpr,
+    x, gain, beta, row, stride, k, eps, shift, BK: tl.constexpr, NORM: tl.constexpr, ROUNDS: tl.constexpr,
     NATIVE: tl.constexpr,
 ):  # fmt: skip
     """A row of x, normalised if asked, and as it is once it has been float8, if asked."""
-    values = row_of(x, gain, row, stride, k, eps, shift, BK, NORM)
+    values = row_of(x, gain, beta, row, stride, k, eps, shift, BK, NORM)
     if ROUNDS:
         scale = _scale_of(values)
         values = as_float8(values * (1.0 / scale), NATIVE).to(tl.float32) * scale
@@ -55,7 +67,7 @@ def rounded_row(
 
 @triton.jit
 def float8_rows(
-    x, gain, out, scales, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr,
+    x, gain, beta, out, scales, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[rows, k] float8: the rows of x, normalised if NORM, each over its scale, which scales[rows] gets. A program
@@ -64,7 +76,7 @@ def float8_rows(
     after_others(DEPENDENT)
     row = tl.program_id(0)
     at = tl.arange(0, BK)
-    values = row_of(x, gain, row.to(tl.int64), x_stride, k, eps, shift, BK, NORM)
+    values = row_of(x, gain, beta, row.to(tl.int64), x_stride, k, eps, shift, BK, NORM)
     scale = _scale_of(values)
     tl.store(out + row.to(tl.int64) * k + at, as_float8(values * (1.0 / scale), NATIVE), mask=at < k)
     tl.store(scales + row, scale)
@@ -72,7 +84,7 @@ def float8_rows(
 
 @triton.jit
 def half_rows(
-    x, gain, out, scales, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr, DEPENDENT: tl.constexpr
+    x, gain, beta, out, scales, k, eps, shift, x_stride, BK: tl.constexpr, NORM: tl.constexpr, DEPENDENT: tl.constexpr
 ):
     """As `float8_rows`, but float16, by a power of two, the largest number 2¹² or more: bfloat16 loses nothing by that
     down to 2⁻²⁶ of a row's largest. float8 becomes float16 in one instruction for two numbers, bfloat16 in three.
@@ -80,7 +92,7 @@ def half_rows(
     after_others(DEPENDENT)
     row = tl.program_id(0)
     at = tl.arange(0, BK)
-    values = row_of(x, gain, row.to(tl.int64), x_stride, k, eps, shift, BK, NORM)
+    values = row_of(x, gain, beta, row.to(tl.int64), x_stride, k, eps, shift, BK, NORM)
     power = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0) & 0x7F800000
     power = tl.maximum(power, 0x0D800000).to(tl.float32, bitcast=True)  # 2⁻¹⁰⁰ of zeros
     tl.store(out + row.to(tl.int64) * k + at, (values * (4096.0 / power)).to(tl.float16), mask=at < k)
@@ -93,37 +105,63 @@ def rms_norm(x, gain, out, k, eps, shift, x_stride, out_stride, BK: tl.constexpr
     after_others(DEPENDENT)
     row = tl.program_id(0)
     at = tl.arange(0, BK)
-    values = row_of(x, gain, row, x_stride, k, eps, shift, BK, True)
+    values = row_of(x, gain, None, row, x_stride, k, eps, shift, BK, 1)
     tl.store(out + row * out_stride + at, values.to(out.dtype.element_ty), mask=at < k)
 
 
 @triton.jit
-def _gated_row(a, b, row, at, n, a_stride, b_stride):
-    """silu(a) · b of the elements `at` of a row, in float32."""
+def layer_norm(x, gain, beta, out, k, eps, x_stride, out_stride, BK: tl.constexpr, DEPENDENT: tl.constexpr):
+    """Each row of x, less its mean, over its deviation, times the gain and plus beta; a program has one row."""
+    after_others(DEPENDENT)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BK)
+    values = row_of(x, gain, beta, row, x_stride, k, eps, 0.0, BK, 2)
+    tl.store(out + row * out_stride + at, values.to(out.dtype.element_ty), mask=at < k)
+
+
+@triton.jit
+def _gated_row(a, b, row, at, n, a_stride, b_stride, ACTIVATION: tl.constexpr):
+    """act(a) · b of the elements `at` of a row, in float32."""
     gate = tl.load(a + row * a_stride + at, mask=at < n, other=0.0).to(tl.float32)
     up = tl.load(b + row * b_stride + at, mask=at < n, other=0.0).to(tl.float32)
-    return swiglu(gate, up)
+    return activated(gate, ACTIVATION) * up
 
 
 @triton.jit
 def gated_float8(
-    a, b, out, scales, n, a_stride, b_stride, BN: tl.constexpr, NATIVE: tl.constexpr, DEPENDENT: tl.constexpr
-):
-    """out[rows, n] float8: silu(a) · b, each row over its scale, which scales[rows] gets. A program has one row."""
+    a, b, out, scales, n, a_stride, b_stride, BN: tl.constexpr, ACTIVATION: tl.constexpr, NATIVE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """out[rows, n] float8: act(a) · b, each row over its scale, which scales[rows] gets. A program has one row."""
     after_others(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BN)
-    values = _gated_row(a, b, row, at, n, a_stride, b_stride).to(a.dtype.element_ty).to(tl.float32)
+    values = _gated_row(a, b, row, at, n, a_stride, b_stride, ACTIVATION).to(a.dtype.element_ty).to(tl.float32)
     scale = _scale_of(values)
     tl.store(out + row * n + at, as_float8(values * (1.0 / scale), NATIVE), mask=at < n)
     tl.store(scales + row, scale)
 
 
 @triton.jit
-def gated(a, b, out, n, a_stride, b_stride, out_stride, BN: tl.constexpr, DEPENDENT: tl.constexpr):
-    """silu(a) · b of rows of n."""
+def gated(
+    a, b, out, n, a_stride, b_stride, out_stride, BN: tl.constexpr, ACTIVATION: tl.constexpr, DEPENDENT: tl.constexpr
+):
+    """act(a) · b of rows of n."""
     after_others(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BN + tl.arange(0, BN)
-    values = _gated_row(a, b, row, at, n, a_stride, b_stride)
+    values = _gated_row(a, b, row, at, n, a_stride, b_stride, ACTIVATION)
     tl.store(out + row * out_stride + at, values.to(out.dtype.element_ty), mask=at < n)
+
+
+@triton.jit
+def finished(
+    a, bias, extra, out, n, a_stride, extra_stride, out_stride, BN: tl.constexpr, EXTRA: tl.constexpr,
+    ACTIVATION: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """act(a + bias) + extra of rows of n."""
+    after_others(DEPENDENT)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BN + tl.arange(0, BN)
+    sums = tl.load(a + row * a_stride + at, mask=at < n, other=0.0).to(tl.float32)
+    finish(sums, sums, bias, extra, out, row, at, at < n, extra_stride, out_stride, False, EXTRA, ACTIVATION)

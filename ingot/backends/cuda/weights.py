@@ -45,6 +45,8 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
         if not isinstance(found, Product):
             continue
         for factor in found.factors:
+            if factor.turned:  # the parameter stays [k, n], as a view of it
+                tensors[factor.weight] = tensors[factor.weight].T.contiguous().T
             if factor.group and factor.weight not in groups:
                 stored = tensors[factor.weight]
                 tensors[factor.weight] = packed(torch, stored, factor.group)
@@ -65,7 +67,7 @@ def _mixture(torch: Any, tensors: dict[Value, Any], found: Experts) -> Mixture:
         first = tensors[values[0]]
         whole.append(first.as_strided((len(values) * first.shape[0], first.shape[1]), first.stride()))
     gates, ups, downs = whole
-    return Mixture(gates, ups, downs, len(found.gates), found.top, found.normalize)
+    return Mixture(gates, ups, downs, len(found.gates), found.top, found.normalize, found.activation)
 
 
 def _join(torch: Any, tensors: dict[Value, Any], values: Sequence[Value]) -> None:
@@ -84,17 +86,18 @@ def _weight(torch: Any, tensors: Mapping[Value, Any], product: Product) -> Weigh
     parts = [_tensors(tensors, factor) for factor in product.factors]
     group = product.factors[0].group
     if product.pair:
-        return Weight(*parts[0], *parts[1], group=group)
+        return Weight(*parts[0], *parts[1], group=group, activation=product.activation)
     first, scales = parts[0]
     rows = sum(weight.shape[0] for weight, _ in parts)
     whole = first.as_strided((rows, first.shape[1]), first.stride())
     if scales is not None:
         scales = scales.as_strided((rows, *scales.shape[1:]), scales.stride())
-    return Weight(whole, scales, group=group)
+    return Weight(whole, scales, group=group, activation=product.activation)
 
 
 def _tensors(tensors: Mapping[Value, Any], factor: Factor) -> tuple[Any, Any]:
     scales = None if factor.scales is None else tensors[factor.scales]
     if scales is not None and not factor.group:
         scales = scales.view(-1)
-    return tensors[factor.weight], scales
+    weight = tensors[factor.weight]
+    return weight.T if factor.turned else weight, scales

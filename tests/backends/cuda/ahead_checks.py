@@ -31,6 +31,12 @@ CONFIG = {
     "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16",
 }  # fmt: skip
 
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 1, "n_inner": 128,
+    "n_positions": 256, "vocab_size": 96, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+    "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
 
 class Net(ingot.nn.Module):
     """A product, its bias and an activation, a layer norm, and a convolution with its own."""
@@ -52,10 +58,10 @@ def net() -> Any:
     return ingot.build(Net(), inputs, precision="float16", weights_from="random", report=False, progress=False)
 
 
-def model(folder: Path, weights: str = "same") -> Any:
+def model(folder: Path, weights: str = "same", config: dict[str, Any] = CONFIG) -> Any:
     """The engine of a small language model."""
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(config))
     return ingot.build(folder, weights_from="random", report=False, progress=False, weights=weights)
 
 
@@ -182,6 +188,7 @@ def checks(place: Path) -> dict[str, Any]:
     found["broken"] = broken(sources, empty)
     for weights in ("same", "int4-g32"):
         found[f"model, {weights}"] = sorted({source.name for source in launched(model(place / "model", weights))})
+    found["GPT-2"] = sorted({source.name for source in launched(model(place / "gpt2", config=GPT2))})
     found["driver"] = triton.runtime.driver._active is None
     return found
 

@@ -38,7 +38,8 @@ INTS = ("slot", "context_len", "block_table", "tiles", "query_start", "places", 
         "order", "starts")  # fmt: skip
 POINTERS = dict.fromkeys(FP32, "*fp32") | dict.fromkeys(FP64, "*fp64") | dict.fromkeys(INTS, "*i32")
 BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state", "gates", "ups", "downs",
-        "hidden")  # fmt: skip
+        "hidden", "a", "b")  # fmt: skip
+ABSENT = {"bias": None, "beta": None, "ACTIVATION": ""}  # where a case does not name them
 NUMBERS = ("eps", "shift", "scale", "softcap")
 HEADS = {"HEADS": 32, "KV": 8, "D": 128, "W": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 64}
 DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 64, "GM": 16, "GP": 4, "SPLITS": 16, "NATIVE": True,
@@ -48,8 +49,10 @@ TILES = {"BM": 128, "SPLITS": 1, "ROUNDED": False, "EXTRA": False, "STAGES": 3, 
 WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "NATIVE": True, "NORM": False}
 EXPERTS = {"TOP": 2, "BE": 8, "BK": 64, "GATED": True, "DEPENDENT": True}
 PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "DEPENDENT": True}
+GIVEN = {"bias": "*bf16"}  # pointers that are None elsewhere
+LAYER = {"NORM": 2, "beta": "*bf16"}
 # The shapes that Shapes.floats chooses for Llama-3-8B, by a name: the kernel, the weight's or cache's type, warps,
-# constants.
+# constants, and what of ABSENT is there.
 CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "bfloat16": (float_kernels.product_rows, "*bf16", 8, {**FLOATS, "BN": 4, "BK": 4096, "STAYS": True}),
     "bfloat16 pair": (float_kernels.product_rows, "*bf16", 4, {
@@ -118,14 +121,47 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "a row of experts": (expert_kernels.mixed_rows, "*bf16", 8, {"TOP": 2, "BN": 1, "BK": 16384, "DEPENDENT": True}),
     "64 rows of experts": (expert_kernels.expert_tiles, "*bf16", 4, {**EXPERTS, "BM": 64, "BN": 64, "STAGES": 4}),
     "many rows of experts": (expert_kernels.expert_tiles, "*bf16", 8, {**EXPERTS, "BM": 128, "BN": 64, "STAGES": 3}),
+    "bfloat16 gelu": (float_kernels.product_rows, "*bf16", 8, {
+        **FLOATS, **LAYER, **GIVEN, "BN": 4, "BK": 4096, "STAYS": True, "ACTIVATION": "gelu"}),
+    "bfloat16 geglu": (float_kernels.product_rows, "*bf16", 4, {
+        **FLOATS, "BN": 2, "BK": 4096, "PAIR": True, "STAYS": False, "ACTIVATION": "gelu_tanh"}),
+    "bfloat16 bias and residual": (float_kernels.product_rows, "*bf16", 16, {
+        **FLOATS, **GIVEN, "NORM": 0, "EXTRA": True, "BN": 2, "BK": 16384, "STAYS": True}),
+    "float8 geglu": (float_kernels.product_rows, "*fp8e4nv", 4, {
+        **FLOATS, "SCALED": True, "BN": 4, "BK": 4096, "PAIR": True, "STAYS": False, "ACTIVATION": "gelu_tanh"}),
+    "int8 gelu": (integer_kernels.product_integers, "*i32", 8, {
+        **WORDS, **GIVEN, "BN": 4, "CHUNKS": 256, "PARTS": 1, "ACTIVATION": "gelu"}),
+    "int8 geglu": (integer_kernels.product_integers, "*i32", 4, {
+        **WORDS, "BN": 4, "CHUNKS": 256, "PARTS": 1, "NORM": True, "PAIR": True, "ACTIVATION": "gelu_tanh"}),
+    "int4 geglu": (integer_kernels.product_integers, "*i32", 4, {
+        **WORDS, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True, "PAIR": True,
+        "ACTIVATION": "gelu_tanh"}),
+    "16 rows of int8 gelu": (plane_kernels.product_planes, "*i8", 8, {
+        **PLANES, **GIVEN, "BM": 16, "BN": 128, "BK": 128, "HALF": 0, "PAIR": False, "SPLITS": 4, "STAGES": 6,
+        "ACTIVATION": "gelu"}),
+    "64 rows of int4 geglu": (plane_kernels.product_planes, "*u8", 8, {
+        **PLANES, "BM": 64, "BN": 128, "BK": 128, "HALF": 64, "PAIR": True, "ACTIVATION": "gelu_tanh"}),
+    "64 rows of float8 gelu": (float_kernels.product_tiles, "*fp8e4nv", 4, {
+        **TILES, **GIVEN, "BM": 64, "BN": 64, "BK": 128, "STAGES": 4, "PAIR": False, "SCALED": True, "ROUNDED": True,
+        "ACTIVATION": "gelu"}),
+    "many rows of int4 gelu": (dequantize_kernels.group_tiles, "*u8", 8, {
+        **GIVEN, "BM": 128, "EXTRA": False, "STAGES": 3, "DEPENDENT": True, "BN": 128, "HALF": 64, "PAIR": False,
+        "ACTIVATION": "gelu"}),
+    "layer norm": (row_kernels.layer_norm, "", 4, {"BK": 4096, "DEPENDENT": True, "beta": "*bf16"}),
+    "layer norm in five rows": (plane_kernels.planes, "", 8, {"BK": 4096, **LAYER, "DEPENDENT": True}),
+    "finished rows": (row_kernels.finished, "", 4, {
+        **GIVEN, "BN": 2048, "EXTRA": True, "ACTIVATION": "gelu", "DEPENDENT": True}),
+    "gated rows": (row_kernels.gated, "", 4, {"BN": 2048, "ACTIVATION": "gelu_tanh", "DEPENDENT": True}),
+    "64 rows of experts geglu": (expert_kernels.expert_tiles, "*bf16", 4, {
+        **EXPERTS, "BM": 64, "BN": 64, "STAGES": 4, "ACTIVATION": "gelu_tanh"}),
     "choice": (choice_kernels.choose, "", 4, {
         "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "AWAY": False, "DEPENDENT": True}),
 }  # fmt: skip
 
-REGISTERS = {"int4 pair": 128, "int4 long": 64}  # of a thread, at most, so that several programs fit
+REGISTERS = {"int4 pair": 128, "int4 geglu": 128, "int4 long": 64}  # of a thread, at most, so that several programs fit
 
 # What x is beside a weight, where it is not bfloat16.
-ROWS_OF = {"16 rows of float8 each": "*fp8e4nv", "64 rows of float8": "*fp16"}
+ROWS_OF = {"16 rows of float8 each": "*fp8e4nv", "64 rows of float8": "*fp16", "64 rows of float8 gelu": "*fp16"}
 
 
 def compiled(
@@ -133,13 +169,17 @@ def compiled(
 ) -> dict[str, Any]:
     """Registers, spills, and whether weights are loaded before the wait."""
     names = kernel.arg_names
+    gate = {"ACTIVATION": "silu"} if constants.get("PAIR") or constants.get("GATED") or "ups" in names else {}
+    constants = {n: v for n, v in (ABSENT | gate).items() if n in names} | constants
+    there = {n: v for n, v in constants.items() if isinstance(v, str) and v.startswith("*")}
+    constants = {n: v for n, v in constants.items() if n not in there}
     types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | {"x": x} | POINTERS
     types |= {"out": "*fp8e4nv"} if kernel is row_kernels.float8_rows else {}
     types |= {"out": "*fp16"} if kernel is row_kernels.half_rows else {}
     types |= {"x": "*i8", "partial": "*fp32"} if kernel is plane_kernels.product_planes else {}
     types |= {"out": "*i8"} if kernel is plane_kernels.planes else {}
     types |= dict.fromkeys({"weight", "second", "state"} & {*names}, weight) if weight else {}
-    types |= dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(constants, "constexpr")
+    types |= there | dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(constants, "constexpr")
     even = [n for n in names if types[n].startswith("*") or n in ("k", "n") or n.endswith("stride")]
     source = ASTSource(
         kernel, {n: types[n] for n in names}, {(names.index(n),): v for n, v in constants.items()},

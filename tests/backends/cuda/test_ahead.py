@@ -93,6 +93,7 @@ def test_the_launches_of_a_language_model(found: dict[str, Any]) -> None:
             "angles"}
     assert both | {"product_rows"} <= set(found["model, same"])
     assert both | {"product_integers", "group_tiles", "expand_groups"} <= set(found["model, int4-g32"])
+    assert {"product_rows", "layer_norm", "finished"} <= set(found["GPT-2"])
 
 
 def test_architectures() -> None:

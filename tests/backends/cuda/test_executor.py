@@ -63,8 +63,8 @@ def test_results_in_the_place_of_what_they_add(made: Any, monkeypatch: pytest.Mo
         assert written_over(network, made_calls) == {output}
     places = set()
     whole = executor._launcher._whole
-    monkeypatch.setattr(executor._launcher, "_whole", lambda x, weight, out, extra: (
-        places.add(extra is not None and out is extra), whole(x, weight, out, extra)))  # fmt: skip
+    monkeypatch.setattr(executor._launcher, "_whole", lambda x, weight, out, bias, extra: (
+        places.add(extra is not None and out is extra), whole(x, weight, out, bias, extra)))  # fmt: skip
     executor.run(step(6, 17, 2))
     assert places == {True, False}
 
