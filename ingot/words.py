@@ -11,8 +11,8 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 SAME = "same"  # weights as the precision has them
 INT4 = tuple(f"int4-g{group}{zeros}" for zeros in ("", "-asym") for group in (32, 64, 128))
 WEIGHTS = (SAME, "int8", *INT4, "fp8")  # ir/weight_format.py says what they mean
-
-
+HEADS = (SAME, "int8", *INT4)  # of the product that makes logits
+TABLES = (SAME, "int8")  # that rows are looked up in
 ACTIVATIONS = (SAME, "int8", "fp8")
 KV = (SAME, "int8", "fp8")  # keys and values of the cache; ir/spec.py says how they are stored
 KV_KEY = "kv_cache"  # in an engine's config, where "kv" lists the layers
@@ -57,14 +57,23 @@ def check_words(
         )
 
 
+def check_tables(head: str | None, embeddings: str | None) -> None:
+    """Raises UserError for a word that heads or tables cannot be stored by."""
+    for name, word, words in (("head", head, HEADS), ("embeddings", embeddings, TABLES)):
+        if word is not None and word not in words:
+            raise UserError(f"{name} must be one of {', '.join(words)}, not {word!r:.60}")
+
+
 def check_built(
     source: object, config: Mapping[str, Any], precision: str | None, weights: str | None,
-    activations: str | None = None, kv: str | None = None,
+    activations: str | None = None, kv: str | None = None, head: str | None = None, embeddings: str | None = None,
 ) -> None:  # fmt: skip
     """Raises UserError for a word that conflicts with what an engine was built with, as its config says."""
     for name, word, built in (
         ("precision", precision, config.get("precision")), ("weights", weights, config.get("weights", SAME)),
         ("activations", activations, config.get("activations", SAME)), ("kv", kv, config.get(KV_KEY, SAME)),
+        ("head", head, config.get("head", "what weights say")),
+        ("embeddings", embeddings, config.get("embeddings", "what weights say")),
     ):  # fmt: skip
         if word is not None and built is not None and word != built:
             raise UserError(

@@ -18,7 +18,7 @@ from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
 from ingot.builder import text_loss
 from ingot.builder.blame import blame
-from ingot.builder.compile import Beside, Borrowed, Compiled, compile_network, header_of, make_tensors
+from ingot.builder.compile import Beside, Borrowed, Compiled, check_format, compile_network, header_of, make_tensors
 from ingot.builder.garbage import seldom_collected
 from ingot.builder.phases import Phases
 from ingot.builder.plans import Calibrate, Smooth
@@ -34,18 +34,17 @@ from ingot.frontends.comparing import Inputs, Peer, compare, seeded_inputs
 from ingot.frontends.gguf.model import is_gguf
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.frontends.recording import Imported
-from ingot.ir import Network, Spec, Value
+from ingot.ir import Network, Spec
 from ingot.ir.precision import scope
 from ingot.ir.recipe import ScalesError
 from ingot.ir.verify import verify
-from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat, config_of, weight_format
+from ingot.ir.weight_format import AS_IS, WeightFormat, config_of, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan
 from ingot.passes.kv_cache import stored_as
 from ingot.passes.precision import in_precision
-from ingot.passes.weights import recipe_of
 from ingot.passes.widen import NARROW, widen, without_float64
 from ingot.progress import Asked, log, phase_line, told, watched
 from ingot.words import KV_KEY, SAME, check_built, check_words, precision_word
@@ -106,6 +105,8 @@ def build(
     lora: str | os.PathLike[str] | None = None,
     lora_scale: float | None = None,
     text: str | os.PathLike[str] | Sequence[str] | None = None,
+    head: str | None = None,
+    embeddings: str | None = None,
 ) -> Engine:
     """An engine of `source`.
 
@@ -143,6 +144,8 @@ def build(
         lora_scale: multiplies the adapter's own scale; default 1.
         text: of a language model, the path of a text or strings: the report says how many nats per token worse the
             engine foresees their beginning than its source does (docs/weights.md). That needs memory for both.
+        head: how the product that makes logits is stored: same, int8, or int4 as for weights; default: as `weights`.
+        embeddings: how tables are stored: same or int8; default: same, or int8 if weights are anything else.
 
     Raises:
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
@@ -159,7 +162,7 @@ def build(
     with told(progress) as tell:
         request = Request(
             precision, report, weights_from, seed, debug or Debug(), Phases(tell), lora, _lora_scale(lora, lora_scale),
-            weight_format(weights, activations), kv=kv, texts=scored_texts(text, report),
+            weight_format(weights, activations, head, embeddings), kv=kv, texts=scored_texts(text, report),
         )  # fmt: skip
         engine = built(source, inputs, dynamic, request)
     if progress is None:
@@ -235,8 +238,8 @@ def _open(path: Path, request: Request) -> Engine:
     if path.suffix in (".pt", ".pth"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
-    kv = None if request.kv == SAME else request.kv
-    check_built(path, engine.config, request.precision, *request.weights.asked, kv)
+    kv, format = None if request.kv == SAME else request.kv, request.weights
+    check_built(path, engine.config, request.precision, *format.asked, kv, format.head, format.embeddings)
     if request.weights_from is not None:
         raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
     return engine
@@ -562,25 +565,9 @@ def _compiled(
     with phases.phase("lower"):
         compiled = compile_network(network, weights=format, plan=plan, **switches)
         if format != AS_IS:
-            _check_format(format, compiled)
+            check_format(format, compiled)
     with phases.phase("pack") as done:
         return compiled, make_tensors(compiled.stored, sources, done)
-
-
-def _is_compact(parameter: Value) -> bool:
-    """Whether it is stored as a format says; panels of int4 are bytes, and their recipe says what is in them."""
-    made = {dict(step.args).get("dtype") for step in recipe_of(parameter).steps}
-    return parameter.dtype in COMPACT or any(dtype.name in made for dtype in COMPACT)
-
-
-def _check_format(format: WeightFormat, compiled: Compiled) -> None:
-    """Raises UserError when no weight is stored in the format."""
-    if not any(_is_compact(v) for v in compiled.stored.values() if v.kind == "parameter"):
-        whys = "; ".join(event.verdict for event in compiled.log if event.rule == "weights")
-        raise UserError(
-            f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "
-            "leave weights out"
-        )
 
 
 def _engine(

@@ -17,11 +17,11 @@ from ingot.backends.cpu import CPU
 from ingot.backends.program import HostCall, ProgramBuilder
 from ingot.dtypes import DType
 from ingot.engine import file
-from ingot.errors import RecipeError
+from ingot.errors import RecipeError, UserError
 from ingot.ir import Network, Value
 from ingot.ir.recipe import Recipe, ScalesError, Small, evaluate
 from ingot.ir.text import to_json
-from ingot.ir.weight_format import AS_IS, WeightFormat
+from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan, placed, weight_scales
 from ingot.passes.pipeline import Check, lower
@@ -65,6 +65,22 @@ def compile_network(
     beside = (*stored_zeros(made), *factors(network), *(() if plan is None else weight_scales(made)))
     kept = {v.name: v for v in beside}
     return Compiled(target, lowered, program, {**kept, **builder.weights}, builder.host_calls, log)
+
+
+def _is_compact(parameter: Value) -> bool:
+    """Whether it is stored as a format says; panels of int4 are bytes, and their recipe says what is in them."""
+    made = {dict(step.args).get("dtype") for step in recipe_of(parameter).steps}
+    return parameter.dtype in COMPACT or any(dtype.name in made for dtype in COMPACT)
+
+
+def check_format(format: WeightFormat, compiled: Compiled) -> None:
+    """Raises UserError when no weight is stored in the format."""
+    if not any(_is_compact(v) for v in compiled.stored.values() if v.kind == "parameter"):
+        whys = "; ".join(event.verdict for event in compiled.log if event.rule == "weights")
+        raise UserError(
+            f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "
+            "leave weights out"
+        )
 
 
 class Borrowed(Mapping[str, Array]):

@@ -30,6 +30,7 @@ from ingot.cli import options
 from ingot.cli.output import OTHER, Output, phases, printable, since_start, size
 from ingot.cli.source import check_output, default_name, progress_bar
 from ingot.errors import UserError
+from ingot.words import HEADS, TABLES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="the engine (default: SOURCE's name with .ingot)")
     options.add_formats(parser)
+    parser.add_argument(
+        "--head", choices=HEADS,
+        help="how the product that makes logits is stored (default: as --weights says; a head that is the table of "
+        "embeddings too, as that)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--embeddings", choices=TABLES,
+        help="how tables are stored that rows are looked up in (default: in the precision, int8 with other --weights)",
+    )  # fmt: skip
     options.add_lora(parser)
     options.add_sizes(parser)
     parser.add_argument("--weights-from", choices=("random",), help="random weights: config.json alone will do")
@@ -99,6 +109,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
             kv=args.kv or "same",
             weights_from=args.weights_from,
             seed=args.seed,
+            head=args.head,
+            embeddings=args.embeddings,
             **options.lora_words(args),
             **words,
         )  # fmt: skip
@@ -182,6 +194,8 @@ def _check_calibration(args: argparse.Namespace) -> None:
         raise UserError("--data calibrates int8: give --activations int8 with it, and no --weights but int8")
     if args.lora is not None or args.weights_from is not None:
         raise UserError("--data calibrates the weights of SOURCE: --lora and --weights-from do not go with it")
+    if args.head is not None or args.embeddings is not None:
+        raise UserError("--data chooses what is int8: --head and --embeddings do not go with it")
 
 
 def _calibrated(args: argparse.Namespace, path: str, words: dict[str, Any]) -> Any:

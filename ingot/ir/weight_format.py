@@ -9,7 +9,7 @@ from typing import Any
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import EngineFileError
-from ingot.words import SAME, check_words
+from ingot.words import SAME, check_tables, check_words
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class WeightFormat:
     zeros: whether each group has an int8 zero point too, and the weight is `dequantize(integers, scales, zeros)`.
     activations: what rows become too, with a scale for each, before they meet such a weight: int8 (`quantize_rows`)
     or fp8 (`float8_rows`).
+    head, embeddings: words for what makes logits, and for tables that rows are looked up in, where somebody chose them.
     """
 
     word: str
@@ -32,6 +33,8 @@ class WeightFormat:
     zeros: bool = False
     scales: DType = dtypes.float32
     wide: frozenset[str] = frozenset()
+    head: str | None = None
+    embeddings: str | None = None
 
     @property
     def asked(self) -> tuple[str | None, str | None]:
@@ -42,6 +45,20 @@ class WeightFormat:
     def per_output(self) -> WeightFormat:
         """What is taken where groups do not fit: the rows of tables, and inputs that they do not divide."""
         return replace(INT8, word=self.word, activations=self.activations)
+
+    def other(self, word: str) -> WeightFormat:
+        """The format of that word in the place of this one, for one weight."""
+        return replace(FORMATS[word], activations=self.activations, wide=self.wide)
+
+    @property
+    def is_floats(self) -> bool:
+        """Whether every weight stays what it is."""
+        return self.dtype is None and self.head in (None, SAME) and self.embeddings in (None, SAME)
+
+    @property
+    def narrow_scales(self) -> bool:
+        """Whether there are float16 scales."""
+        return dtypes.float16 in (self.scales, FORMATS[self.head or SAME].scales)
 
 
 WIDE_SCALES = "float32_scales"  # of an engine's config
@@ -56,17 +73,22 @@ INTEGERS = (dtypes.int8, dtypes.int4)
 COMPACT = (*INTEGERS, dtypes.float8_e4m3fn)  # what a product takes beside floats of its rows' type
 
 
-def weight_format(word: str | None, activations: str | None = None) -> WeightFormat:
+def weight_format(
+    word: str | None, activations: str | None = None, head: str | None = None, embeddings: str | None = None
+) -> WeightFormat:
     """The format of a word; of none, `same`. Raises UserError for words that are not known or do not go together."""
     check_words(None, word, activations)
-    return replace(FORMATS[word or AS_IS.word], activations=None if activations == SAME else activations)
+    check_tables(head, embeddings)
+    rows = None if activations == SAME else activations
+    return replace(FORMATS[word or AS_IS.word], activations=rows, head=head, embeddings=embeddings)
 
 
 def format_of(config: Mapping[str, Any]) -> WeightFormat:
     """The format that an engine's config says it was built in. Raises EngineFileError where it says nothing sensible.
     """
-    found = weight_format(config.get("weights"), config.get("activations"))
-    if not found.group:
+    words = ("weights", "activations", "head", "embeddings")
+    found = weight_format(*(config.get(word) for word in words))
+    if not found.narrow_scales:
         return found
     wide = config.get(WIDE_SCALES)  # none in files from before there were scales of 16 bits
     if wide is None:
@@ -81,6 +103,7 @@ def config_of(format: WeightFormat) -> dict[str, Any]:
     words: dict[str, Any] = {"weights": format.word}
     if format.activations:
         words["activations"] = format.activations
-    if format.scales is not dtypes.float32:
+    words |= {name: word for name in ("head", "embeddings") if (word := getattr(format, name)) is not None}
+    if format.narrow_scales:
         words[WIDE_SCALES] = sorted(format.wide)
     return words

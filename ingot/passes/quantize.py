@@ -4,15 +4,16 @@ stood.
 Only what a product sums over with rows, or what is looked up, is stored so: the matrices of linear layers, tables, the
 experts of a mixture, and what multiplies the state of recurrent layers. The scales are one for each output, or for
 groups of its inputs, of the weight as [outputs, inputs]; a table's rows are its outputs. Tables and what multiplies a
-state are int8 in every format.
+state are int8 in every format. Tables and the head may have a word of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ingot import dtypes
+from ingot.errors import UserError
 from ingot.ir import F, Network, Node, Value
 from ingot.ir.recipe import Recipe
 from ingot.ir.weight_format import FP8, WeightFormat
@@ -27,43 +28,89 @@ from ingot.passes.rewrite import Log, apply, detach, note
 from ingot.passes.smooth import scaled_weights
 from ingot.passes.weights import derive, lookups, recipe_of, sizes
 from ingot.passes.written_out import ROWS
+from ingot.words import TABLES
 
 FLOAT_BITS = (16, 32)
 
 
 def quantized(network: Network, format: WeightFormat, log: Log | None = None) -> Network:
-    """A copy with its weights in that format; the same network where that is `same`. The log says which stay floats."""
-    if format.dtype is None:
+    """A copy with its weights in that format; the same network where that is `same`. The log says which stay floats.
+
+    Raises UserError where a word for a head or for tables does not fit the network.
+    """
+    if format.is_floats:
         return network
     new = clone(network)
     decisions: Log = [] if log is None else log
     lookups(new, decisions, (Take,))  # directions and gates of recurrent layers, put in order
     apply(new, (ROWS,), decisions)
     scaled_weights(new, decisions)
-    _quantize(new, format, {recipe_of(weight) for weight in _chosen(new, decisions)})
+    _quantize(new, {recipe_of(weight): wanted for weight, wanted in _chosen(new, format, decisions)})
     new.remove_dead()
     return new
 
 
-def _chosen(network: Network, log: Log) -> Iterator[Value]:
-    """The weights that become integers everywhere; the log gets the others, with the reason."""
+def _chosen(network: Network, format: WeightFormat, log: Log) -> Iterator[tuple[Value, WeightFormat]]:
+    """The weights that become integers everywhere, and which; the log gets the others, with the reason."""
+    head = _head(network)
+    if format.head is not None and head is None:
+        raise UserError("this network has no head of floats, so no word for one: leave head out")
+    tables = {weight for weight in network.parameters if _is_table(weight)}
+    if format.embeddings is not None and not tables:
+        raise UserError("this network has no table of floats that rows are looked up in: leave embeddings out")
     for weight in network.parameters:
         if weight.dtype.bits not in FLOAT_BITS or not weight.dtype.is_float or len(weight.shape) < 2:
             continue  # vectors: norms and biases
         if weight.uses and all(isinstance(n.op, Dequantize) and n.inputs[0] is not weight for n in weight.uses):
             continue  # scales of what is stored as integers already
-        if why := _kept(weight):
+        wanted = _wanted(weight, format, weight is head, weight in tables)
+        if why := _kept(weight) or ("as asked" if wanted.dtype is None and wanted is not format else ""):
             note(log, "weights", next(iter(weight.uses)), f"{weight.name} stays {weight.dtype.name}: {why}")
-        else:
-            yield weight
+        elif wanted.dtype is not None:
+            yield weight, wanted
 
 
-def _quantize(network: Network, format: WeightFormat, chosen: Set[Recipe]) -> None:
+def _wanted(weight: Value, format: WeightFormat, is_head: bool, is_table: bool) -> WeightFormat:
+    """The format of one weight. Raises UserError where words for it contradict one another."""
+    asked = {word for word, it_is in ((format.head, is_head), (format.embeddings, is_table)) if it_is and word}
+    if not asked:
+        return format
+    if is_table and (len(asked) > 1 or not asked <= {*TABLES}):
+        raise UserError(
+            f"{weight.name} is the head and the table of embeddings, stored once, as one of {', '.join(TABLES)}: give "
+            "one word for both"
+        )
+    return format.other(asked.pop())
+
+
+def _head(network: Network) -> Value | None:
+    """The parameter that makes logits, where it is one."""
+    value = network.outputs.get("logits")
+    while value is not None and value.node is not None and not isinstance(value.node.op, Matmul):
+        value = value.node.inputs[0]  # behind a bias, a cap, a cast
+    weight = None if value is None or value.node is None else value.node.inputs[1]
+    return weight if weight is not None and weight.kind == "parameter" else None
+
+
+def _is_table(weight: Value) -> bool:
+    """Whether rows of it are looked up, also in what only a branch or a loop reads."""
+    for node in weight.uses:
+        if isinstance(node.op, CONTROL):
+            places = [i for i, v in enumerate(body_operands(node.op, node.inputs)) if v is weight]
+            if any(_is_table(body.inputs[i]) for body in bodies(node.op).values() for i in places):
+                return True
+        elif isinstance(node.op, Embedding) and node.inputs[1] is weight:
+            return True
+    return False
+
+
+def _quantize(network: Network, chosen: Mapping[Recipe, WeightFormat]) -> None:
     """In place, and in branches and loop bodies too."""
     dead: list[Node] = []
     for weight in [v for v in network.parameters if recipe_of(v) in chosen]:
         readers = [node for node in weight.uses if not isinstance(node.op, CONTROL)]
         int8 = any(isinstance(node.op, Embedding | Recurrent) for node in readers)
+        format = chosen[recipe_of(weight)]
         taken = format.per_output if int8 else format
         for node in readers:
             with network.insert_before(node):
@@ -78,7 +125,7 @@ def _quantize(network: Network, format: WeightFormat, chosen: Set[Recipe]) -> No
         if any(v.kind == "parameter" and recipe_of(v) in chosen for v in node.inputs):
             inside = opened(node)
             for body in inside.values():
-                _quantize(body, format, chosen)
+                _quantize(body, chosen)
             dead.extend(closed(network, node, inside))
     network.remove(dead)
 
