@@ -11,7 +11,8 @@ from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir import F, Network, Node, Op, StateSpec, Value
 from ingot.ops.control import CONTROL, Cond, bodies, body_operands, carried
-from ingot.ops.conversion import Dequantize
+from ingot.ops.conversion import Dequantize, Quantize
+from ingot.ops.movement import Reshape
 
 
 def in_precision(network: Network, dtype: DType) -> Network:
@@ -56,8 +57,12 @@ def _compute(network: Network, new: Network, copies: dict[Value, Value], dtype: 
 
 
 def _is_scales(value: Value) -> bool:
-    """Whether a parameter is the scales of stored integers, which are float32 in any precision."""
-    return bool(value.uses) and all(_is_weight(node) and node.inputs[0] is not value for node in value.uses)
+    """Whether a parameter, or a reshape of one, is the scales of integers, which are float32 in any precision."""
+    return bool(value.uses) and all(
+        _is_scales(node.output) if isinstance(node.op, Reshape)
+        else isinstance(node.op, Dequantize | Quantize) and node.inputs[0] is not value
+        for node in value.uses
+    )  # fmt: skip
 
 
 def _is_weight(node: Node) -> bool:

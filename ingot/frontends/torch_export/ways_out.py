@@ -25,6 +25,13 @@ def way_out(op: str) -> str:
             "compute it outside of the module and give the result as an input, or keep it as a buffer where it depends "
             "on no input"
         )
+    if op.startswith(("quantized_decomposed.", "torchao.")):
+        return (
+            "quantise with scales of tensors or channels, or build the float net with weights='int8', "
+            "activations='int8', which gives rows scales of their own"
+        )
+    if "fake_quant" in name:
+        return "export what convert_pt2e makes of the prepared module"
     if name in _UPDATES:
         return "do it once to the tensor before the export"
     return (

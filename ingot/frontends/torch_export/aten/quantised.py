@@ -81,12 +81,15 @@ def _of_tensor(x: Value, scale: Any, zero: Any, kind: DType) -> _Affine:
 
 
 def _computed(scale: Any, zero: Any, kind: DType) -> _Affine:
-    found = [_before_cast(v) for v in (scale, zero)]
-    if found[0] is None or found[0].dtype is not dtypes.float32:
-        raise Unsupported(f"scale must be a constant, and is {_what(scale)}", _CALIBRATE)
-    if found[1] is None or found[1].dtype is not kind:
-        raise Unsupported(f"zero_point must be a constant, and is {_what(zero)}", _CALIBRATE)
-    return _Affine(*(F.reshape(v, ()) for v in found))
+    found = []
+    for value, name, dtype in ((scale, "scale", dtypes.float32), (zero, "zero_point", kind)):
+        narrow = _before_cast(value)
+        if narrow is None or narrow.dtype is not dtype:
+            computed = name if isinstance(value, Value) else "zero_point" if name == "scale" else "scale"
+            what = _what(zero if computed == "zero_point" else scale)
+            raise Unsupported(f"{computed} must be a constant, and is {what}", _CALIBRATE)
+        found.append(F.reshape(narrow, ()))
+    return _Affine(*found)
 
 
 def _before_cast(x: Any) -> Any:
