@@ -17,8 +17,17 @@ from ingot.backends.device import Device, device_of
 from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
 from ingot.builder import text_loss
+from ingot.builder.algorithms import OF_LLM, Tune, requested
 from ingot.builder.blame import blame
-from ingot.builder.compile import Beside, Borrowed, Compiled, check_format, compile_network, header_of, make_tensors
+from ingot.builder.compile import (
+    Beside,
+    Borrowed,
+    Compiled,
+    check_format,
+    compile_network,
+    engine_of,
+    make_tensors,
+)
 from ingot.builder.garbage import seldom_collected
 from ingot.builder.phases import Phases
 from ingot.builder.plans import Calibrate, Smooth
@@ -41,7 +50,6 @@ from ingot.ir.verify import verify
 from ingot.ir.weight_format import AS_IS, WeightFormat, config_of, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
-from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan
 from ingot.passes.kv_cache import stored_as
 from ingot.passes.precision import in_precision
@@ -52,7 +60,6 @@ from ingot.words import KV_KEY, SAME, check_built, check_words, precision_word
 Array = np.ndarray[Any, Any]
 Feeds = Callable[[Engine], Mapping[str, Array]]
 
-FILE = "file."
 BUILT = (".pt2", ".onnx")  # files of networks that have no adapters
 
 
@@ -85,6 +92,7 @@ class Request:
     smooth: Smooth | None = None  # of language models, in the place of `calibrate`
     kv: str = SAME
     texts: Sequence[str] | None = None  # on which the report says what the formats of a language model cost
+    tune: Tune | None = None
 
 
 def build(
@@ -107,6 +115,9 @@ def build(
     text: str | os.PathLike[str] | Sequence[str] | None = None,
     head: str | None = None,
     embeddings: str | None = None,
+    tune: float | None = None,
+    tune_file: str | os.PathLike[str] | None = None,
+    tune_sizes: Mapping[str, int] | None = None,
 ) -> Engine:
     """An engine of `source`.
 
@@ -146,6 +157,11 @@ def build(
             engine foresees their beginning than its source does (docs/weights.md). That needs memory for both.
         head: how the product that makes logits is stored: same, int8, or int4 as for weights; default: as `weights`.
         embeddings: how tables are stored: same or int8; default: same, or int8 if weights are anything else.
+        tune: of a net, seconds to measure on this machine which algorithm of each convolution is the fastest, and how
+            many threads: on the arrays of `report` or the example inputs, else on seeded ones (docs/tuning.md).
+        tune_file: where this is kept (JSON). If it holds this net's, nothing is measured, and equal files give equal
+            engines.
+        tune_sizes: of the dims that runs choose, for seeded inputs; default: as for `ingot bench`.
 
     Raises:
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
@@ -159,10 +175,12 @@ def build(
     if weights_from not in (None, "random"):
         raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
     where = device_of(device)
+    tuner = requested(tune, tune_file, tune_sizes, where)
     with told(progress) as tell:
         request = Request(
             precision, report, weights_from, seed, debug or Debug(), Phases(tell), lora, _lora_scale(lora, lora_scale),
             weight_format(weights, activations, head, embeddings), kv=kv, texts=scored_texts(text, report),
+            tune=tuner,
         )  # fmt: skip
         engine = built(source, inputs, dynamic, request)
     if progress is None:
@@ -242,6 +260,8 @@ def _open(path: Path, request: Request) -> Engine:
     check_built(path, engine.config, request.precision, *format.asked, kv, format.head, format.embeddings)
     if request.weights_from is not None:
         raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
+    if request.tune is not None:
+        raise UserError(f"{path} is an engine, whose program is made: tune is for its source")
     return engine
 
 
@@ -254,6 +274,8 @@ def _build_directory(path: Path, request: Request) -> Engine:
             model = models.load(path, precision, integers=request.lora is None)
     with phases.phase("trace"):
         network, remarks = model.network()
+    if request.tune is not None and network.states:
+        raise UserError(OF_LLM)
     with phases.phase("read"):
         adapter = _adapter(request, network, model)
     weights: Mapping[str, Array] = model.weights
@@ -275,7 +297,7 @@ def _build_directory(path: Path, request: Request) -> Engine:
     engine = build_network(
         network, weights, config=config, kind=model.kind, files=model.files, report=report, wide=wide,
         seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=format, calibrate=calibrate,
-        kv=request.kv,
+        kv=request.kv, tune=request.tune,
     )  # fmt: skip
     engine.summary = replace(engine.summary, remarks=(*remarks, *engine.summary.remarks))
     if ids is not None:
@@ -315,7 +337,7 @@ def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
     return build_network(
         network, values, config=config | _aliases(module.state_names(), network), report=request.report,
         seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
-        calibrate=request.calibrate, kv=request.kv,
+        calibrate=request.calibrate, kv=request.kv, tune=request.tune,
     )  # fmt: skip
 
 
@@ -425,7 +447,7 @@ def _build_imported(
     engine = build_network(
         network, imported.weights, config=config, report=tried[0].arrays if tried else request.report and seeded,
         seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
-        calibrate=request.calibrate, kv=request.kv,
+        calibrate=request.calibrate, kv=request.kv, tune=request.tune,
     )  # fmt: skip
     engine.log = [*imported.notes, *engine.log]
     remarks = (*imported.remarks, *engine.summary.remarks)
@@ -488,6 +510,7 @@ def build_network(
     format: WeightFormat = AS_IS,
     calibrate: Calibrate | None = None,
     kv: str = SAME,
+    tune: Tune | None = None,
 ) -> Engine:
     """An engine of any Network.
 
@@ -502,6 +525,7 @@ def build_network(
         calibrate: plans which layers compute in int8. The portable network stays that of floats; the config has the
             plan.
         kv: how caches are stored, in the portable network too.
+        tune: measures which algorithms of convolutions are the fastest, on the arrays of the calibration or the report.
 
     Raises NetworkError, RecipeError, KernelRefused; UserError when no weight can be stored in the format.
     """
@@ -530,7 +554,11 @@ def build_network(
         "report": report is not False,
     }  # fmt: skip
     config = config if adapter is None else lora_adapter.described(config, adapter)
-    engine = _engine(network, compiled, tensors, config, kind, files or {})
+    make = partial(engine_of, network, compiled, tensors, config, kind, files or {})
+    engine, tuned, said = make(compiled.program), None, list[str]()
+    if tune is not None:
+        arrays = feeds if found is None else found.feeds
+        engine, tuned, said = tune(engine, compiled.program, make, phases, arrays)
     if report is not False:
         with phases.phase("report") as done:
             feeds = report(engine) if callable(report) else feeds
@@ -546,13 +574,13 @@ def build_network(
                 engine.report = accuracy.report(
                     network, engine, weights, wide, format, feeds=feeds, seed=seed, done=done
                 )
-    engine.summary = summary(engine, network, compiled)
+    engine.summary = replace(summary(engine, network, compiled), tuned=tuned)
     if report is not False and engine.summary.host and not network.states:
         with phases.phase("host calls"):
             arrays = accuracy.seeded(network, seed) if feeds is None else feeds
             engine.summary = replace(engine.summary, host_share=host_share(engine, arrays))
     engine.seconds = phases.seconds
-    engine.log = [str(event) for event in compiled.log]
+    engine.log = [*(str(event) for event in compiled.log), *said]
     return engine
 
 
@@ -568,13 +596,3 @@ def _compiled(
             check_format(format, compiled)
     with phases.phase("pack") as done:
         return compiled, make_tensors(compiled.stored, sources, done)
-
-
-def _engine(
-    network: Network, compiled: Compiled, tensors: dict[str, Array], config: Mapping[str, Any], kind: str,
-    files: Mapping[str, bytes],
-) -> Engine:  # fmt: skip
-    names = {name: FILE + name for name in files}
-    header = header_of(kind, config, network, compiled, names)
-    carried = {names[name]: np.frombuffer(data, np.uint8) for name, data in files.items()}
-    return Engine.from_memory(header, tensors | carried, external_ops(network))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ingot.backends.cpu import CPU
 from ingot.backends.program import HostCall, ProgramBuilder
 from ingot.dtypes import DType
 from ingot.engine import file
+from ingot.engine.session import Engine
 from ingot.errors import RecipeError, UserError
 from ingot.ir import Network, Value
 from ingot.ir.recipe import Recipe, ScalesError, Small, evaluate
@@ -36,6 +37,7 @@ Array = np.ndarray[Any, Any]
 
 PRODUCER = f"ingot {__version__}"
 DEFAULT = CPU  # what an engine is built for
+FILE = "file."  # before the name of a file that an engine carries
 
 
 @dataclass(frozen=True)
@@ -218,3 +220,14 @@ def header_of(
         "programs": {compiled.target.name: {"entries": {"main": compiled.program}}},
         "files": names,
     }
+
+
+def engine_of(
+    network: Network, compiled: Compiled, tensors: dict[str, Array], config: Mapping[str, Any], kind: str,
+    files: Mapping[str, bytes], program: dict[str, Any],
+) -> Engine:  # fmt: skip
+    """The engine of a program that these tensors are for: that of `compiled`, or one with other parameters."""
+    names = {name: FILE + name for name in files}
+    header = header_of(kind, config, network, replace(compiled, program=program), names)
+    carried = {names[name]: np.frombuffer(data, np.uint8) for name, data in files.items()}
+    return Engine.from_memory(header, tensors | carried, external_ops(network))

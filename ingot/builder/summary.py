@@ -9,6 +9,7 @@ from typing import Any
 
 from ingot import dtypes
 from ingot.backends.device import program_of, with_bodies
+from ingot.builder.algorithms import Tuned
 from ingot.builder.compile import Compiled
 from ingot.engine.session import Engine, Port
 from ingot.frontends.comparing import UNFIT
@@ -37,6 +38,7 @@ class Summary:
         notes: what an importer left out or changed.
         host_share: of the time of a run, on the inputs of the report or seeded ones, what host calls take: 0.0 … 1.0.
             None: there are none, or it was not measured.
+        tuned: what was measured of the algorithms of convolutions, where it was.
     """
 
     ops: int
@@ -48,6 +50,7 @@ class Summary:
     remarks: tuple[Remark, ...] = ()
     notes: tuple[str, ...] = ()
     host_share: float | None = None
+    tuned: Tuned | None = None
 
     def host_words(self) -> str:
         """How many calls run in Python, and their share of the time."""
@@ -62,6 +65,7 @@ class Summary:
             "inputs": [port._asdict() for port in self.inputs], "outputs": [port._asdict() for port in self.outputs],
             "dims": [dict(zip(("name", "min", "max"), dim, strict=True)) for dim in self.dims],
             "host_share": self.host_share,
+            **({} if self.tuned is None else {"tuned": self.tuned.json()}),
             "remarks": [remark._asdict() for remark in self.remarks], "notes": list(self.notes),
         }  # fmt: skip
 

@@ -10,7 +10,7 @@ examples:
   ingot build DIRECTORY --lora ADAPTER -o tuned.ingot        with a LoRA adapter in its weights: docs/lora.md
   ingot build models/pico-python --weights int4-g128 --text models/pico-python/heldout.txt    what it costs on a text
   ingot build net.onnx --activations int8 --data calib.npz --report q.svg    docs/quantization.md
-  ingot build net.onnx --activations int8 --data calib.npz --tune 30         measures what pays
+  ingot build net.onnx --tune 30                             measures what is fastest here: docs/tuning.md
   ingot build models/pico-python -o pico.ingot --device cuda:sm_90     kernels for GPUs elsewhere too: docs/devices.md
 
 The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
@@ -22,6 +22,7 @@ is the same file, and OUTPUT.cuda has the compiled kernels that it launches on s
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -53,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     options.add_lora(parser)
     options.add_sizes(parser)
+    parser.add_argument("--tune", type=options.rate, metavar="SECONDS", help="of a net: measure on this machine which "
+                        "algorithm of each convolution is the fastest, how many threads, and with --data which layers "
+                        "are faster in float; kept in OUTPUT.tune.json, by which the next build decides")  # fmt: skip
     parser.add_argument("--weights-from", choices=("random",), help="random weights: config.json alone will do")
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from (default: 0)")
     parser.add_argument("--no-report", action="store_true", help="compare neither with float32 nor the source")
@@ -81,8 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        "layers stay float until it is kept")  # fmt: skip
     group.add_argument("--keep", action="append", metavar="NAME", help="leave layers float: a name with * and ?, "
                        "first, or last; repeatable")  # fmt: skip
-    group.add_argument("--tune", type=options.rate, metavar="SECONDS", help="measure on this machine which layers are "
-                       "faster in float; kept in OUTPUT.tune.json, by which the next build decides")  # fmt: skip
     parser.add_argument(
         "--check-stages", action="store_true", help="run the network after every pass; stop where numbers change (slow)"
     )
@@ -101,7 +103,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     with progress_bar(out) as progress:
         debug = _lazy.load("ingot.builder.build:Debug")(args.dump_stages, args.check_stages)
         words = {"precision": args.precision, "report": not args.no_report, "progress": progress, "debug": debug,
-                 "text": args.text}  # fmt: skip
+                 "text": args.text,
+                 "tune": args.tune, "tune_file": None if args.tune is None else f"{path}.tune.json"}  # fmt: skip
         engine = _calibrated(args, path, words) if args.data is not None else _lazy.load("ingot.builder.build:build")(
             args.source,
             weights=args.weights or "same",
@@ -111,6 +114,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
             seed=args.seed,
             head=args.head,
             embeddings=args.embeddings,
+            tune_sizes=None if args.tune is None else _sizes(args.size),
             **options.lora_words(args),
             **words,
         )  # fmt: skip
@@ -157,12 +161,26 @@ def run(args: argparse.Namespace, out: Output) -> None:
 def _device(args: argparse.Namespace) -> Any:
     """What kernels are compiled for beside the engine; None where that is built alone. Raises UserError."""
     if args.device in (None, _lazy.load("ingot.backends.device:DEFAULT")):
-        if args.size:
-            raise UserError("--size says at which sizes kernels are compiled: give --device cuda:sm_90 with it")
+        if args.size and (args.tune is None or args.data is not None):
+            raise UserError("--size says at which sizes kernels are compiled or a net without --data is tuned: give "
+                            "--device cuda:sm_90 or --tune with it")  # fmt: skip
         return None
+    if args.tune is not None and args.data is None:
+        raise UserError("--tune measures the kernels of this machine's processor: leave out --device, or give --data")
     device = _lazy.load("ingot.backends.device:device_of")(args.device)
     _lazy.load("ingot.builder.kernels:check")(device, args.output or default_name(args.source))
     return device
+
+
+def _sizes(given: Sequence[str]) -> dict[str, int]:
+    """The sizes of dims. Raises UserError; whether there are such dims, the build says."""
+    found = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if not (value.isascii() and value.isdecimal() and len(value) < 20):
+            raise UserError(f"--size {text}: write DIM=N")
+        found[name] = int(value)
+    return found
 
 
 def _say_kernels(kernels: Any, device: Any, out: Output) -> None:
@@ -181,7 +199,7 @@ def printable_lines(value: object) -> str:
 def _check_calibration(args: argparse.Namespace) -> None:
     """Raises UserError for words of a calibration that do not go together."""
     if args.data is None:
-        names = ("method", "budget", "keep", "tune", "smooth")
+        names = ("method", "budget", "keep", "smooth")
         given = [f"--{name}" for name in names if getattr(args, name) is not None]
         if given:
             raise UserError(f"{', '.join(given)} is for a calibration: give its data too, --data FILE")
@@ -210,7 +228,5 @@ def _calibrated(args: argparse.Namespace, path: str, words: dict[str, Any]) -> A
         kv=args.kv or "same",
         device=args.device,
         report_file=args.report,
-        tune=args.tune,
-        tune_file=f"{path}.tune.json" if args.tune is not None else None,
         **words,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ingot.builder.measurements import check_tune
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.quantization.ranges import AUTO, check_method
@@ -45,10 +46,7 @@ class Options:
         for name, value in (("samples", self.samples), ("batches", self.batches)):
             if value is not None and (type(value) is not int or value < 1):
                 raise UserError(f"{name} must be an int of at least 1, not {value!r:.60}")
-        if self.tune is not None and not (_is_number(self.tune) and 0 < self.tune < math.inf):
-            raise UserError(f"tune must be a number of seconds above 0, not {self.tune!r:.60}")
-        if self.tune_file is not None and self.tune is None:
-            raise UserError("tune_file keeps what tune measures: give tune=SECONDS with it")
+        check_tune(self.tune, self.tune_file)
 
     @property
     def kept(self) -> tuple[str, ...]:

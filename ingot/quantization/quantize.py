@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
-from ingot.backends.device import Device, device_of
+from ingot.backends.device import DEFAULT, Device, device_of
+from ingot.builder.algorithms import Tune
 from ingot.builder.build import Debug, Request, build_network, built, conclude, scored_texts
 from ingot.builder.garbage import seldom_collected
 from ingot.builder.layers import Stored, network_of
+from ingot.builder.measurements import Budget
 from ingot.builder.phases import Phases
 from ingot.builder.plans import Calibrated
 from ingot.engine import self_test
@@ -33,7 +35,7 @@ from ingot.quantization.running import Array, Feeds, Made, Maker
 from ingot.quantization.search import FIRST_METHOD, Search
 from ingot.quantization.seen import Seen
 from ingot.quantization.smooth import Smoothing
-from ingot.quantization.tuning import WHY, Clock, Tuning, key_of, read, tuned
+from ingot.quantization.tuning import SHARE, WHY, Tuning, key_of, read, tuned
 from ingot.source import is_engine
 from ingot.words import SAME, check_words
 
@@ -103,8 +105,8 @@ def quantize(
         samples: of the data that errors of the outputs are measured on, as far as batches can be cut. Choices between
             scales take the first 4 of them, errors of layers alone fewer where there are many layers.
         batches: that are read at most; None: all.
-        tune: seconds to measure for which layers are faster in float on this machine; they stay float. No new
-            measurement begins after that.
+        tune: seconds to measure for which layers are faster in float on this machine, which stay float; and as in
+            `ingot.build` which algorithms of convolutions. No new measurement begins after that.
         tune_file: where this is kept (JSON). If it holds this network's, nothing is measured, and equal files give
             equal engines.
         smooth: of a language model, from 0 to 1: how far channels that are large in the rows of a product are made
@@ -138,6 +140,7 @@ def quantize(
             precision, report, None, 0, debug or Debug(), Phases(tell), calibrate=calibration,
             smooth=Smoothing(data, smooth, options.of_nets, report_file is not None and report is False), kv=kv,
             texts=scored_texts(text, report),
+            tune=calibration.tune,
         )  # fmt: skip
         engine = _calibrated(source, inputs, weights, dynamic, request, calibration)
         calibration.conclude(engine, request.phases, report_file)
@@ -167,7 +170,7 @@ def _calibrated(
         )  # fmt: skip
         return build_network(
             network, values, config=config, files=files, report=request.report, phases=request.phases,
-            debug=request.debug, calibrate=calibration,
+            debug=request.debug, calibrate=calibration, tune=request.tune,
         )  # fmt: skip
     if weights is not None:
         raise UserError("weights are the values of a Network's parameters; this source has its own")
@@ -223,6 +226,12 @@ class Calibration:
         self.clipped: dict[str, float] = {}  # by layer the share of its input's values
         self.tuning: Tuning | None = None
         self.remarks: list[str] = []
+        self.budget = None if options.tune is None else Budget(options.tune, options.tune_file)
+
+    @property
+    def tune(self) -> Tune | None:
+        """What chooses the algorithms of convolutions, of the kernels of this machine's processor."""
+        return None if self.budget is None or self.device.runtime.name != DEFAULT else Tune(self.budget)
 
     def __call__(self, network: Network, weights: Mapping[str, Array], phases: Phases) -> Calibrated:
         _check_kind(network)
@@ -260,28 +269,26 @@ class Calibration:
         self.wide, self.feeds = None if seen.is_narrow else self.float, seen.kept[0]
         with phases.phase("choose"):
             search = Search(network, make, ready, seen, self.float, self.options, phases, behind)
-        if self.options.tune is not None:
-            choices = self._tuned(search, choices, phases)
+        if self.budget is not None:
+            choices = self._tuned(search, choices, phases, self.budget)
         plan = search.plan(choices)
         self.error, self.clipped = plan.facts["error"], seen.clipped(plan.layers)
         best = search.made(plan.layers)
         return Calibrated(plan, self.feeds, best.compiled, best.tensors)
 
-    def _tuned(self, search: Search, choices: list[Choice], phases: Phases) -> list[Choice]:
+    def _tuned(self, search: Search, choices: list[Choice], phases: Phases, budget: Budget) -> list[Choice]:
         """The choices with layers in float where this is faster, by the file of measurements or by new ones."""
-        names, file = [c.name for c in choices if c.scale is not None], self.options.tune_file
+        names, file = [c.name for c in choices if c.scale is not None], budget.file
         key = key_of(search.ready, self.feeds, names)
         if file is not None:
             self.tuning, word = read(file, key, names)
             self.remarks += [f"tune: {word}: measured anew"] if word else []
         if self.tuning is None:
-            assert self.options.tune is not None
 
             def make(floats: frozenset[str]) -> Engine:
                 return search.made(_in_float(choices, floats)).engine
 
-            with phases.phase("tune") as done:
-                clock = Clock(self.options.tune, done)
+            with phases.phase("tune") as done, budget.clock(done, SHARE if self.tune else 1.0) as clock:
                 self.tuning = tuned(
                     key, search.made(choices).engine, search.float, self.feeds, names, make, clock, self.timed
                 )
@@ -313,7 +320,10 @@ class Calibration:
         are large and time that is not saved, becomes remarks.
         """
         assert self.float is not None
-        report = dataclasses.replace(Report.of(engine), tuning=self.tuning, clipped=self.clipped)
+        algorithms = engine.summary.tuned
+        report = dataclasses.replace(
+            Report.of(engine), tuning=self.tuning, clipped=self.clipped, algorithms=algorithms
+        )
         int8 = [choice for choice in report.plan.layers if choice.scale is not None]
         if self.error is not None and self.error > LARGE:
             worst = sorted((c for c in int8 if c.error is not None), key=lambda c: -(c.error or 0.0))[:3]

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ingot.backends.device import DEFAULT, Device
+from ingot.builder.algorithms import Tuned
+from ingot.builder.measurements import GAIN
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.passes.calibrated import Choice, Plan
 from ingot.quantization.chart import Bar, chart
 from ingot.quantization.places import placed, seconds_of, word_of
 from ingot.quantization.running import Feeds, samples_of
-from ingot.quantization.tuning import GAIN, Tuning, profiled
+from ingot.quantization.tuning import Tuning, profiled
 from ingot.strict_json import finite
 from ingot.written import write_whole
 
@@ -58,6 +60,7 @@ class Report:
     speed: Speed | None = None
     tuning: Tuning | None = None
     clipped: Mapping[str, float] = field(default_factory=dict)
+    algorithms: Tuned | None = None
 
     @classmethod
     def of(cls, engine: Engine) -> Report:
@@ -75,8 +78,9 @@ class Report:
         ]
         speed = None if self.speed is None else self.speed.json()
         tuning = None if self.tuning is None else {k: v for k, v in asdict(self.tuning).items() if k != "key"}
+        algorithms = None if self.algorithms is None else self.algorithms.json()
         return {"schema": 1, **self.plan.facts, "layers": layers, "speed": speed, "slower": self.slower,
-                "tuning": tuning}  # fmt: skip
+                "tuning": tuning, "algorithms": algorithms}  # fmt: skip
 
     @property
     def headline(self) -> str:

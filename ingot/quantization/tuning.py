@@ -11,26 +11,22 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 from ingot.backends.device import DEFAULT, Device
+from ingot.builder.measurements import GAIN, NUMBER, Clock, damaged, is_time, keep, part_of
 from ingot.engine.session import Engine, Session
 from ingot.errors import FileError
 from ingot.ir import Network
 from ingot.quantization.places import placed, seconds_of, word_of
 from ingot.quantization.running import Feeds
-from ingot.strict_json import JsonError, parse_object
 from ingot.version import __version__
-from ingot.written import write_whole
 
-SCHEMA = 1
-GAIN = 0.02  # of a run's time, which a layer in float must save: differences below it are the machine's mood
+PART = "int8"  # of a file of measurements
+SHARE = 0.6  # of the seconds; the others are for the algorithms of convolutions
 ROUNDS, PROFILES = 5, 3  # runs in turn for a comparison, each the least of RUNS; and profiled runs of both engines
 RUNS = 3
 WHY = "it is not faster in int8, as measured"
-MOST_BYTES = 16 << 20  # of a file of measurements
 
 
 @dataclass(frozen=True)
@@ -54,8 +50,7 @@ class Tuning:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Keeps it. Raises FileError."""
-        text = json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1, allow_nan=False)
-        write_whole(Path(path), f"{text}\n".encode())
+        keep(path, PART, asdict(self))
 
 
 def key_of(network: Network, feeds: Feeds, names: Sequence[str]) -> str:
@@ -66,77 +61,31 @@ def key_of(network: Network, feeds: Feeds, names: Sequence[str]) -> str:
 
 def read(path: str | os.PathLike[str], key: str, names: Sequence[str]) -> tuple[Tuning | None, str]:
     """What a file holds for this key; or nothing, and a word for why. Raises FileError for a damaged file."""
-    file = Path(path)
-    if not file.exists():
+    found = part_of(path, PART, _KINDS)
+    if found is None:
         return None, ""
-    try:
-        if file.stat().st_size > MOST_BYTES:
-            raise FileError(f"{file} is no file of measurements: it is larger than {MOST_BYTES >> 20} MiB; remove it")
-        text = file.read_bytes()
-    except OSError as e:
-        raise FileError(f"{file} cannot be read: {e.strerror}") from None
-    try:
-        found = parse_object(text)
-    except JsonError as e:
-        raise FileError(f"{file} is no file of measurements: {e}; remove it") from None
-    tuning = _checked(file, found)
-    if tuning.key != key:
-        return None, f"{file} was measured for another network, other layers or sizes, or by another ingot"
-    if unknown := sorted({*tuning.floats} - {*names}):
-        raise FileError(f"{file} names the layer {unknown[0]!r:.80}, which the network has not: remove the file")
-    return tuning, ""
+    if any(not _is_layer(item) for item in found["layers"]):
+        raise damaged(path, "layers")
+    if not all(isinstance(name, str) for name in found["floats"]):
+        raise damaged(path, "floats")
+    if found["key"] != key:
+        return None, f"{path} was measured for another network, other layers or sizes, or by another ingot"
+    if unknown := sorted({*found["floats"]} - {*names}):
+        raise FileError(f"{path} names the layer {unknown[0]!r:.80}, which the network has not: remove the file")
+    layers = [(name, float(a), float(b)) for name, a, b in found.pop("layers")]
+    return Tuning(layers=layers, **found), ""
 
 
 _KINDS: dict[str, Any] = {
-    "schema": int, "key": str, "isa": str, "layers": list, "floats": list, "before_ms": (int, float),
-    "after_ms": (int, float),
+    "key": str, "isa": str, "layers": list, "floats": list, "before_ms": NUMBER, "after_ms": NUMBER,
 }  # fmt: skip
 
 
-def _checked(file: Path, found: Mapping[str, Any]) -> Tuning:
-    """Raises FileError."""
-    if found.get("schema") != SCHEMA:
-        raise FileError(f"{file} is no file of measurements of schema {SCHEMA}: remove it")
-    if found.keys() != _KINDS.keys():
-        raise FileError(f"{file} must have the keys {', '.join(_KINDS)}: it is damaged; remove it")
-    wrong = [k for k, kind in _KINDS.items() if not isinstance(found[k], kind) or isinstance(found[k], bool)]
-    layers = [] if wrong else found["layers"]
-    if any(not _is_layer(item) for item in layers):
-        wrong.append("layers")
-    if not wrong and not all(isinstance(name, str) for name in found["floats"]):
-        wrong.append("floats")
-    if not wrong and not all(_is_time(found[k]) for k in ("before_ms", "after_ms")):
-        wrong.append("times")
-    if wrong:
-        raise FileError(f"{file}: {wrong[0]} is damaged; remove the file")
-    given = {k: v for k, v in found.items() if k not in ("schema", "layers")}
-    return Tuning(layers=[(name, float(a), float(b)) for name, a, b in layers], **given)
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
 def _is_layer(item: Any) -> bool:
-    return isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and all(map(_is_time, item[1:]))
+    return isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and all(map(is_time, item[1:]))
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
-
-
-@dataclass
-class Clock:
-    """The seconds that may be spent, and a word to a progress bar."""
-
-    seconds: float
-    tell: Callable[[int, int], None]
-    begin: float = field(default_factory=perf_counter)
-
-    def left(self) -> bool:
-        """Whether there is time for one measurement more."""
-        spent = perf_counter() - self.begin
-        self.tell(min(int(spent * 10), math.ceil(self.seconds * 10)), math.ceil(self.seconds * 10))
-        return spent < self.seconds
 
 
 def tuned(

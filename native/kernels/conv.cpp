@@ -2,7 +2,9 @@
 // matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
 // every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A
 // 3x3 convolution of floats with stride 1 goes by Winograd (winograd.h) where that is faster than the level's direct product; groups of
-// few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along the patches (narrow.h).
+// few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along the patches (narrow.h). Where a
+// build has measured, the parameter `algorithm` takes the place of these rules, at every level and for every size. An algorithm that
+// the convolution cannot take is as none.
 //
 // Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16, float16 or int8; sums are float32, or of int8 whole
 // numbers which the epilogue gets as float32. The last
@@ -34,6 +36,8 @@ Sizes pixels_of(const TensorView& view) {
   return {at.shape[1], at.shape[2], at.shape[3]};
 }
 
+enum class Algorithm { direct, winograd_2, winograd_4, by_rules };  // 2 and 4: outputs of a tile each way
+
 /// What both kernels are made with.
 struct Parameters {
   std::int64_t outputs, channels, groups;
@@ -41,6 +45,7 @@ struct Parameters {
   DType dtype;
   Level level;
   int outside = 0;  // of int8: what lies around x
+  Algorithm algorithm = Algorithm::by_rules;
 
   std::int64_t group_channels() const { return channels / groups; }
   std::int64_t group_outputs() const { return outputs / groups; }
@@ -164,14 +169,18 @@ class ConvPacked final : public Convolution {
  public:
   ConvPacked(const char* name, const Parameters& parameters, Epilogue epilogue, bool constant_weight)
       : Convolution(name, parameters, std::move(epilogue)) {
+    if (p_.algorithm == Algorithm::direct || !constant_weight) return;
     const auto plain = [](const WindowAxis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
     const Window& window = p_.window;
-    if (window.axes == 2 && plain(window.axis[1]) && plain(window.axis[2]) && p_.groups == 1 && p_.dtype != DType::int8 && constant_weight)
-      winograd_.emplace(p_.outputs, p_.channels, p_.dtype, epilogue_, p_.level);
-    if (p_.groups == 1 && constant_weight && Narrow::suits(p_.channels, p_.outputs, p_.dtype, window, product_.speed))
+    if (window.axes == 2 && plain(window.axis[1]) && plain(window.axis[2]) && p_.groups == 1 && p_.dtype != DType::int8) {
+      const int tile = p_.algorithm == Algorithm::winograd_2 ? 2 : p_.algorithm == Algorithm::winograd_4 ? 4 : 0;
+      winograd_.emplace(p_.outputs, p_.channels, p_.dtype, epilogue_, p_.level, tile);
+      if (always_winograd()) return;
+    }
+    if (p_.groups == 1 && Narrow::suits(p_.channels, p_.outputs, p_.dtype, window, product_.speed))
       narrow_.emplace(p_.channels, p_.outputs, p_.dtype, p_.window, epilogue_, p_.level);
     const GroupedProduct grouped = Grouped::suits(p_.groups, p_.group_channels(), p_.group_outputs(), p_.dtype, p_.level);
-    if (grouped != nullptr && constant_weight)
+    if (grouped != nullptr)
       grouped_.emplace(p_.groups, p_.group_channels(), p_.group_outputs(), p_.dtype, p_.window, p_.outside, epilogue_, grouped);
   }
 
@@ -209,8 +218,10 @@ class ConvPacked final : public Convolution {
   }
 
  private:
+  bool always_winograd() const { return winograd_ && p_.algorithm != Algorithm::by_rules; }
+
   bool by_winograd(const TensorView& y) const {
-    return winograd_ && Winograd::suits(p_.channels, p_.outputs, y.shape[1], y.shape[2], product_.speed);
+    return always_winograd() || (winograd_ && Winograd::suits(p_.channels, p_.outputs, y.shape[1], y.shape[2], product_.speed));
   }
 
   void transform(Views in, const TensorView& y, const Worker& worker) const {
@@ -222,7 +233,7 @@ class ConvPacked final : public Convolution {
     winograd_->run({in[0], in[1], y, top, left, extras, in.size() - 2, output}, worker);
   }
 
-  std::optional<Winograd> winograd_;  // for the shapes that it suits
+  std::optional<Winograd> winograd_;  // for the shapes that it suits, or for all shapes
   std::optional<Grouped> grouped_;    // for all shapes
   std::optional<Narrow> narrow_;      // for all shapes
 };
@@ -352,6 +363,7 @@ std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, Types in, T
   Parameters p = read_parameters(params, in, out, level, 0);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
   if (params.has("outside")) p.outside = read_outside(params, in[0].dtype);
+  if (params.has("algorithm")) p.algorithm = static_cast<Algorithm>(params.choice("algorithm", {"direct", "winograd_2", "winograd_4"}));
   Epilogue epilogue(params, 1, in.subspan(2), out, level);
   params.done();
   return std::make_unique<ConvPacked>(name, p, std::move(epilogue), in[1].constant);
@@ -373,7 +385,7 @@ std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, T
 constexpr KernelInfo kKernels[] = {
     {"conv_packed", 1, "x, weight, *extras -> y",
      "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "
-     "pre_padding: integers, dilation: integers, outside?: integer, epilogue: expression",
+     "pre_padding: integers, dilation: integers, outside?: integer, algorithm?: direct | winograd_2 | winograd_4, epilogue: expression",
      make_conv_packed},
     {"conv_transpose_packed", 1, "x, *weights, *extras -> y",
      "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "

@@ -42,11 +42,14 @@ bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t h
   return channels >= 4 && outputs >= 1 && pixels >= 36 && 2 * pixels >= computed;
 }
 
-Winograd::Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, const Epilogue& epilogue, Level level)
-    : outputs_(outputs), channels_(channels), dtype_(dtype), epilogue_(epilogue), table_(half_for(winograd_halves, level)) {}
+Winograd::Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, const Epilogue& epilogue, Level level,
+                   int tile)
+    : outputs_(outputs), channels_(channels), tile_(tile), dtype_(dtype), epilogue_(epilogue), table_(half_for(winograd_halves, level)) {}
+
+int Winograd::tile_of(const TensorView& y) const { return tile_ != 0 ? tile_ : tile_for(y.shape[1], y.shape[2]); }
 
 void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
-  const int tile = tile_for(y.shape[1], y.shape[2]);
+  const int tile = tile_of(y);
   Weight& own = weight(tile);
   std::call_once(own.once, [&] {
     const std::int64_t count = (outputs_ + kPanel - 1) / kPanel, floats = channels_ * kPanel, positions = positions_of(tile);
@@ -62,7 +65,7 @@ void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
 
 Winograd::Split Winograd::split(const TensorView& y, int workers) const {
   Split best{};
-  const int tile = best.tile = tile_for(y.shape[1], y.shape[2]);
+  const int tile = best.tile = tile_of(y);
   const std::int64_t tiles = y.shape[0] * tiles_of(y.shape[1], tile) * tiles_of(y.shape[2], tile);
   const std::int64_t panels = (outputs_ + kPanel - 1) / kPanel;
   double least = 0;

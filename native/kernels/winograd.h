@@ -33,8 +33,8 @@ class Winograd {
   /// depend on the number of images or threads, so that an image's bits do not depend on its company.
   static bool suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width, int speed);
 
-  /// `dtype`: of x and the weight.
-  Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, const Epilogue& epilogue, Level level);
+  /// `dtype`: of x and the weight. `tile`: outputs of a tile each way, 2 or 4; 0: which of them, the output's size says.
+  Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, const Epilogue& epilogue, Level level, int tile);
 
   /// Transforms the weight's panels for outputs of y's shape, once; later calls do nothing. From any thread, before the first
   /// run() (in plan()). Throws Error("memory").
@@ -52,9 +52,11 @@ class Winograd {
     Pages pages;
   };
   Weight& weight(int tile) const { return weights_[tile == 2]; }
+  int tile_of(const TensorView& y) const;
   Split split(const TensorView& y, int workers) const;
 
   std::int64_t outputs_, channels_;
+  int tile_;
   DType dtype_;
   const Epilogue& epilogue_;
   const WinogradTable& table_;

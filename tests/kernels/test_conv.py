@@ -96,9 +96,11 @@ def conv(
     epilogue: dict[str, Any] | None = None,
     extras: tuple[Operand, ...] = (),
     threads: int = 1,
+    algorithm: str | None = None,
 ) -> Array:
     shape: Sizes = x.shape  # type: ignore[union-attr]
     params = window.params(w.shape[0], shape[-1], epilogue or IDENTITY)
+    params |= {} if algorithm is None else {"algorithm": algorithm}
     described = [(out, (shape[0], *window.out(shape[1:-1]), w.shape[0]))]
     return run("conv_packed", params, [x, packed(w, window.groups), *extras], described, threads)[0]
 
@@ -597,3 +599,28 @@ def test_transposed_refuses() -> None:
         params = window.params(32, 8, IDENTITY) | {"stride": stride}
         with pytest.raises(_native.Error, match=message):
             run("conv_transpose_packed", params, [ZEROS, *inputs], [("float32", (1, 10, 10, 32))])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "window"),
+    [
+        (32, 32, square(3, 1, 1, groups=8)),
+        (64, 3, square(3, 1, 1)),
+        (48, 2, square(7, 1, 3)),
+        (20, 33, square(3, 2, 1)),
+    ],
+)
+def test_the_direct_product_in_the_place_of_others(
+    channels: int, outputs: int, window: Window, threads: int, dtype: str
+) -> None:
+    """Groups of few channels and few outputs have ways of their own, which a build may have found to be slower."""
+    rng = np.random.default_rng(channels)
+    x, w = operands(rng, 2, (9, 11), channels, outputs, window, dtype)
+    sums, scale = reference(x, w, window)
+    found = conv(x, w, window, threads=threads, algorithm="direct")
+    assert found.shape == sums.shape and np.all(np.abs(found - sums) <= 1e-5 * scale + 1e-6)
+    for word in ("winograd_2", "winograd_4"):
+        if window.groups > 1 or window.kernel != (3, 3) or window.stride != (1, 1):
+            assert np.array_equal(conv(x, w, window, algorithm=word), conv(x, w, window)), "it cannot take it"

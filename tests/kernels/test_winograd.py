@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from ingot import _native
 from tests.kernels.one_call import Array, Operand, View, Weight, run
 from tests.kernels.test_matmul import IDENTITY, pack
 
@@ -55,6 +56,7 @@ def conv(
     threads: int = 1,
     out: str = "float32",
     direct: bool = False,
+    algorithm: str | None = None,
 ) -> Array:
     """x [N, H, W, C] and weight [O, 3, 3, C]. direct: as [N, 1, H, W, C], which never takes Winograd."""
     outputs, _, _, channels = weight.shape
@@ -67,6 +69,7 @@ def conv(
         extras = tuple(e[:, None] if isinstance(e, np.ndarray) and e.ndim == 4 else e for e in extras)
         lists = {name: [0 if name == "pre_padding" else 1, *list_] for name, list_ in lists.items()}
     params = {"outputs": outputs, "channels": channels, "groups": 1, "epilogue": epilogue, **lists}
+    params |= {} if algorithm is None else {"algorithm": algorithm}
     panels = Weight(pack([weight.reshape(outputs, -1)]))
     y = run("conv_packed", params, [x, panels, *extras], [(out, shape)], threads)[0]
     return y[:, 0] if direct else y
@@ -249,3 +252,64 @@ def test_a_weight_that_is_not_finite(width: int) -> None:
     assert np.array_equal(found, direct, equal_nan=True)
     assert not np.any(np.isfinite(found[..., [3, 36]]))
     assert np.all(np.isfinite(np.delete(found, [3, 36], axis=-1)))
+
+
+# ------------------------------------------------------------------------------------------------- a chosen algorithm
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd_2", "winograd_4"])
+@pytest.mark.parametrize(("channels", "outputs"), [(1, 1), (2, 33), (3, 8), (20, 5), (70, 40)])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 5), (3, 3), (9, 11), (13, 10)])
+def test_each_algorithm_at_any_size(
+    algorithm: str, channels: int, outputs: int, height: int, width: int, dtype: Any
+) -> None:
+    """Also where the rules take another one: small images, few channels, few outputs, fast direct products."""
+    rng = np.random.default_rng(channels * height)
+    x, weight = draw(rng, 2, height, width, channels).astype(dtype), draw_weight(rng, outputs, channels).astype(dtype)
+    exact = exact_conv(x.astype(np.float32), weight.astype(np.float32))
+    found = [conv(x, weight, threads=threads, algorithm=algorithm) for threads in (1, 2)]
+    assert np.array_equal(*found)
+    assert np.array_equal(conv(x[1:], weight, algorithm=algorithm), found[0][1:])
+    close(found[0], exact)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 5, 4), (1, 0, 0, 4)])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd_2", "winograd_4"])
+def test_no_images_and_no_pixels(algorithm: str, shape: tuple[int, ...]) -> None:
+    x, weight = np.zeros(shape, np.float32), np.ones((3, 3, 3, 4), np.float32)
+    found = conv(x, weight, (1, 1, 1, 1) if shape[0] == 0 else (1, 1, 2, 1), algorithm=algorithm)
+    assert found.size == 0
+
+
+@pytest.mark.parametrize("size", [9, 12])
+def test_an_algorithm_is_the_one_that_runs(size: int) -> None:
+    rng = np.random.default_rng(2)
+    x, weight = draw(rng, 1, size, size, 32), draw_weight(rng, 32, 32)
+    found = {word: conv(x, weight, algorithm=word) for word in ("direct", "winograd_2", "winograd_4")}
+    assert len({array.tobytes() for array in found.values()}) == 3
+    assert np.array_equal(found["winograd_2" if size == 9 else "winograd_4"], conv(x, weight))
+
+
+def test_an_algorithm_that_a_convolution_cannot_take_is_as_none() -> None:
+    """Integers, and a weight that is computed."""
+    rng = np.random.default_rng(3)
+    x, weight = rng.integers(-128, 128, (1, 9, 9, 4), np.int8), rng.integers(-127, 128, (8, 36), np.int8)
+    params = {"outputs": 8, "channels": 4, "groups": 1, "epilogue": IDENTITY, "kernel": [3, 3], "stride": [1, 1],
+              "pre_padding": [1, 1], "dilation": [1, 1]}  # fmt: skip
+    for some in (params, {**params, "algorithm": "winograd_4"}):
+        found = run("conv_packed", some, [x, Weight(pack([weight]))], [("float32", (1, 9, 9, 8))])[0]
+        assert np.array_equal(found, exact_conv(x, weight.reshape(8, 3, 3, 4)))
+    floats, panels = draw(rng, 1, 9, 9, 4), pack([draw_weight(rng, 8, 4).reshape(8, -1)])
+    computed = [
+        run("conv_packed", some, [floats, panels], [("float32", (1, 9, 9, 8))])[0]
+        for some in (params, {**params, "algorithm": "winograd_4"})
+    ]
+    assert np.array_equal(*computed)
+
+
+def test_an_algorithm_has_a_name() -> None:
+    x, weight = np.zeros((1, 8, 8, 4), np.float32), np.zeros((8, 3, 3, 4), np.float32)
+    with pytest.raises(_native.Error, match="algorithm"):
+        conv(x, weight, algorithm="winograd_3")

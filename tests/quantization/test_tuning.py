@@ -12,7 +12,7 @@ import pytest
 
 import ingot
 from ingot.backends.device import Device
-from ingot.cli.main import main
+from ingot.builder import measurements
 from ingot.engine.session import Engine, Session
 from ingot.errors import FileError, UserError
 from ingot.passes.calibrated import Plan
@@ -55,7 +55,7 @@ INT8 = {"a": 1.0, "b": 3.0, "c": 2.01, "d": 5.0}
 def _tuned(monkeypatch: pytest.MonkeyPatch, seconds: float, cost: Callable[[frozenset[str]], float]) -> tuning.Tuning:
     """What is tuned of four layers; `cost`: milliseconds that a choice takes beside its layers."""
     clock = Clockwork()
-    monkeypatch.setattr(tuning, "perf_counter", clock)
+    monkeypatch.setattr(measurements, "perf_counter", clock)
     monkeypatch.setattr(places, "perf_counter", clock)
 
     def make(floats: frozenset[str]) -> Engine:
@@ -63,7 +63,7 @@ def _tuned(monkeypatch: pytest.MonkeyPatch, seconds: float, cost: Callable[[froz
         return cast(Engine, Pretended(clock, {**layers, "": cost(floats)}))
 
     plain = cast(Engine, Pretended(clock, FLOAT))
-    bar = tuning.Clock(seconds, lambda done, total: None, begin=0.0)
+    bar = measurements.Clock(seconds, lambda done, total: None, begin=0.0)
     return tuning.tuned("key", make(frozenset()), plain, {}, list(FLOAT), make, bar, Device())
 
 
@@ -106,9 +106,9 @@ def test_on_another_device_all_layers_are_int8_or_none(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     plan = Plan.of(_built(tmp_path / "tune.json", device="torch:cpu").config)
     found = json.loads((tmp_path / "tune.json").read_text())
-    assert plan is not None and found["isa"] == "torch:cpu" and not found["layers"]
+    assert plan is not None and found["int8"]["isa"] == "torch:cpu" and not found["int8"]["layers"]
     able = [choice.name for choice in plan.layers if choice.why in ("", tuning.WHY)]
-    assert found["floats"] in ([], able)
+    assert found["int8"]["floats"] in ([], able) and "algorithms" not in found, "which are this processor's kernels"
 
 
 def test_a_build_for_a_gpu_elsewhere_says_that_nothing_is_timed_there() -> None:
@@ -136,8 +136,8 @@ def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.Monk
     kept = json.loads(file.read_text())
     plan = Plan.of(first.config)
     assert plan is not None
-    assert kept["floats"] == [c.name for c in plan.layers if c.scale is None]
-    file.write_text(json.dumps({**kept, "floats": ["block"], "isa": "another"}))
+    assert kept["int8"]["floats"] == [c.name for c in plan.layers if c.scale is None]
+    file.write_text(json.dumps({**kept, "int8": {**kept["int8"], "floats": ["block"], "isa": "another"}}))
 
     def never(*_: Any) -> None:
         raise AssertionError("measured although there is a file")
@@ -158,14 +158,18 @@ def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_file_of_another_network_is_measured_anew(tmp_path: Path) -> None:
     file = tmp_path / "net.tune.json"
     _built(file)
-    key = json.loads(file.read_text())["key"]
+    key = json.loads(file.read_text())["int8"]["key"]
     engine = _built(file, data=batches(size=2))
     assert [line for line in engine.log if "measured for another network" in line]
-    assert json.loads(file.read_text())["key"] != key
+    assert json.loads(file.read_text())["int8"]["key"] != key
 
 
-GOOD: dict[str, Any] = {"schema": 1, "key": "k", "isa": "avx2", "layers": [["stem", 1.0, 2]], "floats": ["stem"],
+GOOD: dict[str, Any] = {"key": "k", "isa": "avx2", "layers": [["stem", 1.0, 2]], "floats": ["stem"],
                         "before_ms": 1, "after_ms": 0.5}  # fmt: skip
+
+
+def _file(part: dict[str, Any]) -> str:
+    return json.dumps({"schema": 2, "int8": part})
 
 
 @pytest.mark.parametrize(
@@ -173,13 +177,15 @@ GOOD: dict[str, Any] = {"schema": 1, "key": "k", "isa": "avx2", "layers": [["ste
     [
         ("{", "line 1"),
         ("[]", "JSON object"),
-        (json.dumps({**GOOD, "schema": 2}), "schema 1"),
-        (json.dumps({**GOOD, "more": 1}), "must have the keys"),
-        (json.dumps({**GOOD, "layers": [["stem", 1.0]]}), "layers is damaged"),
-        (json.dumps({**GOOD, "layers": [["stem", -1.0, 1.0]]}), "layers is damaged"),
-        (json.dumps({**GOOD, "floats": [1]}), "floats is damaged"),
-        (json.dumps({**GOOD, "before_ms": True}), "before_ms is damaged"),
-        (json.dumps({**GOOD, "floats": ["other"]}), "'other', which the network has not"),
+        (json.dumps({"schema": 1, "int8": GOOD}), "schema 2"),
+        (json.dumps({"schema": 2, "int8": GOOD, "more": {}}), "'more' beside int8 and algorithms"),
+        (json.dumps({"schema": 2, "int8": []}), "must have the keys"),
+        (_file({**GOOD, "more": 1}), "must have the keys"),
+        (_file({**GOOD, "layers": [["stem", 1.0]]}), "layers is damaged"),
+        (_file({**GOOD, "layers": [["stem", -1.0, 1.0]]}), "layers is damaged"),
+        (_file({**GOOD, "floats": [1]}), "floats is damaged"),
+        (_file({**GOOD, "before_ms": True}), "before_ms is damaged"),
+        (_file({**GOOD, "floats": ["other"]}), "'other', which the network has not"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -189,10 +195,8 @@ def test_damaged_files_are_refused(tmp_path: Path, text: str, words: str) -> Non
         tuning.read(file, "k", ["stem"])
 
 
-def test_words_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_do_not_go_together() -> None:
     network, weights = net()
     for words, why in (({"tune": 0}, "above 0"), ({"tune": True}, "above 0"), ({"tune_file": "x"}, "give tune")):
         with pytest.raises(UserError, match=why):
             ingot.quantize(network, batches(), weights=weights, **words)
-    assert main(["build", str(tmp_path), "-o", str(tmp_path / "x.ingot"), "--tune", "3"]) == 2
-    assert "--tune is for a calibration" in capsys.readouterr().err

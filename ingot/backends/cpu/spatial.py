@@ -16,6 +16,8 @@ from ingot.ops.lowering import MOST_TAPS
 INNER, ROWS = Reads.INNER, Reads.ROWS
 WINDOW = "kernel: integers, stride: integers, pre_padding: integers, dilation: integers"
 CONVOLUTION = f"outputs: integer, channels: integer, groups: integer, {WINDOW}"
+DIRECT = "direct"
+ALGORITHMS = (DIRECT, "winograd_2", "winograd_4")  # of conv_packed, where a build has measured; else by its own rules
 
 
 def _lists(op: Any, *names: str) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def _blended(c: Call) -> int:
 KERNELS = (
     Kernel(
         "conv_packed",
-        params=f"{CONVOLUTION}, outside?: integer, epilogue: expression",
+        params=f"{CONVOLUTION}, outside?: integer, algorithm?: {' | '.join(ALGORITHMS)}, epilogue: expression",
         operands=(
             Operand("x", SUMMED, INNER),
             Operand("weight", ("x",), layouts=("panels of groups",)),

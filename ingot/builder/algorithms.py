@@ -1,0 +1,366 @@
+"""Which algorithm of a convolution is the fastest in the net's run on this machine, and how many threads: `--tune`.
+
+`conv_packed` chooses by rules of its own (native/kernels/conv.cpp). Here the whole net runs by these rules and by each
+alternative, call by call, in turn. What is faster on this machine becomes a parameter of the call, which the core obeys
+on every machine. Results of two algorithms differ by rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ingot import _native
+from ingot.backends.cpu.spatial import ALGORITHMS, DIRECT
+from ingot.backends.device import DEFAULT, Device
+from ingot.backends.native import processors
+from ingot.builder.layers import row
+from ingot.builder.measurements import (
+    GAIN,
+    NUMBER,
+    Budget,
+    Clock,
+    check_tune,
+    damaged,
+    is_time,
+    keep,
+    part_of,
+)
+from ingot.builder.phases import Phases
+from ingot.engine.inputs import seeded, sizes_that_run
+from ingot.engine.session import Engine, Session
+from ingot.errors import FileError, UserError
+from ingot.version import __version__
+
+Array = np.ndarray[Any, Any]
+Program = dict[str, Any]
+Make = Callable[[Program], Engine]
+Chosen = tuple[int, str, str, float, float]  # as Tuned.calls has them
+
+PART = "algorithms"  # of a file of measurements
+KERNEL = "conv_packed"
+PROFILES = 5  # profiled runs of each alternative, in turn
+LAYER_GAIN = 0.05  # of a call's time, which another algorithm must save
+ROUNDS, RUNS = 5, 3  # runs in turn for a comparison, each the least of some
+APART = {"float32": 1e-4, "": 0.02}  # most relative difference of an output from that by the rules; "": narrower types
+SMALL = 8  # outputs up to which there is a kernel of its own, level/narrow.h
+ALL_COUNTS = 8  # threads up to which every number is measured; beyond, every power of 2
+OF_LLM = (
+    "tune is for nets, not for a language model: its products are summed in one order for any number of rows, so that "
+    "there is no second algorithm to measure: leave it out"
+)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was measured of one program, and the calls whose algorithm follows from it.
+
+    Attributes:
+        key: of the program and the sizes of its inputs.
+        isa: the level of instructions that was measured with.
+        calls: (number in the program, place in the model, algorithm, milliseconds by the rules, by the algorithm).
+        before_ms, after_ms: of a run by the rules, and by these algorithms.
+        difference: the largest relative difference of an output between the two (root mean squares).
+        threads: (number of threads, milliseconds of a run).
+    """
+
+    key: str
+    isa: str
+    calls: list[Chosen] = field(default_factory=list)
+    before_ms: float = 0.0
+    after_ms: float = 0.0
+    difference: float = 0.0
+    threads: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def choices(self) -> dict[int, str]:
+        """The algorithm of each call that does not go by the rules."""
+        return {number: word for number, _, word, *_ in self.calls}
+
+    @property
+    def fastest(self) -> int | None:
+        """The number of threads of the fastest runs, where that was measured."""
+        return min(self.threads, key=lambda item: item[1])[0] if self.threads else None
+
+    def json(self) -> dict[str, Any]:
+        """As reports and --json have it."""
+        names = ("call", "where", "algorithm", "rules_ms", "ms")
+        calls = [dict(zip(names, call, strict=True)) for call in self.calls]
+        threads = [{"threads": count, "ms": ms} for count, ms in self.threads]
+        return {"isa": self.isa, "calls": calls, "before_ms": self.before_ms, "after_ms": self.after_ms,
+                "difference": self.difference, "threads": threads, "fastest_threads": self.fastest}  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """The whole in words."""
+        found = [f"tune: {where or f'call {number}'}: {word}, {after:.3g} ms in the place of {before:.3g}"
+                 for number, where, word, before, after in self.calls]  # fmt: skip
+        if self.calls:
+            found.append(f"tune: a run takes {self.after_ms:.3g} ms in the place of {self.before_ms:.3g}; outputs "
+                         f"differ by {self.difference:.1e} from those by the kernels' own rules")  # fmt: skip
+        elif self.before_ms:
+            found.append("tune: no convolution is faster by another algorithm than by the kernels' own rules")
+        if len(self.threads) > 1:
+            times = ", ".join(f"{count}: {ms:.3g} ms" for count, ms in self.threads)
+            found.append(f"tune: fastest with {self.fastest} thread(s) ({times})")
+        return found
+
+
+def requested(
+    seconds: float | None, file: str | os.PathLike[str] | None, sizes: Mapping[str, int] | None, device: Device
+) -> Tune | None:
+    """What tunes, where a build is asked for it. Raises UserError for words that do not go together."""
+    check_tune(seconds, file)
+    if seconds is None:
+        if sizes:
+            raise UserError("tune_sizes are of the inputs that tune measures on: give tune=SECONDS with them")
+        return None
+    if device.runtime.name != DEFAULT:
+        raise UserError(f"tune measures kernels of this machine's processor, and {device} has others: leave one out")
+    return Tune(Budget(seconds, file), [f"{name}={size}" for name, size in (sizes or {}).items()])
+
+
+class Tune:
+    """Gives an engine the algorithms that a file of measurements has for it, or those that it measures."""
+
+    def __init__(self, budget: Budget, sizes: Sequence[str] = ()) -> None:
+        self.budget, self.sizes = budget, sizes
+
+    def __call__(
+        self, engine: Engine, program: Program, make: Make, phases: Phases, feeds: Mapping[str, Array] | None
+    ) -> tuple[Engine, Tuned, list[str]]:
+        """The engine, what it follows from, and remarks.
+
+        make: an engine of another program with the same tensors. feeds: None takes seeded ones of the sizes.
+        """
+        file, remarks = self.budget.file, list[str]()
+        feeds = self._seeded(engine) if feeds is None else feeds
+        key, tuned = key_of(program, feeds), None
+        if file is not None:
+            tuned, word = read(file, key, program)
+            remarks += [f"tune: {word}: measured anew"] if word else []
+        if tuned is None:
+            with phases.phase("tune algorithms") as done, self.budget.clock(done) as clock:
+                tuned = measured(key, program, make, feeds, clock)
+            if file is not None:
+                keep(file, PART, asdict(tuned))
+        elif tuned.isa != (here := _native.level()):
+            remarks.append(f"tune: {file} was measured at {tuned.isa}, and this machine has {here}")
+        chosen = make(with_algorithms(program, tuned.choices)) if tuned.calls else engine
+        return chosen, tuned, [*remarks, *tuned.lines()]
+
+    def _seeded(self, engine: Engine) -> dict[str, Array]:
+        sizes, rng = sizes_that_run(engine, self.sizes), np.random.default_rng(0)
+        return {port.name: seeded(port, sizes, rng) for port in engine.inputs}
+
+
+def key_of(program: Program, feeds: Mapping[str, Array]) -> str:
+    """What tells one thing to tune from another; the weights' values are not part of it."""
+    sizes = {name: list(array.shape) for name, array in sorted(feeds.items())}
+    return hashlib.sha256(json.dumps([__version__, program, sizes]).encode()).hexdigest()
+
+
+def with_algorithms(program: Program, choices: Mapping[int, str]) -> dict[str, Any]:
+    """The program with an algorithm for each of these calls."""
+    calls = [
+        {**call, "params": {**call["params"], "algorithm": choices[number]}} if number in choices else call
+        for number, call in enumerate(program["calls"])
+    ]
+    return {**program, "calls": calls}
+
+
+def alternatives(program: Program) -> dict[int, tuple[str, ...]]:
+    """The algorithms of each call that may take several; calls of bodies are left to the rules."""
+    found: dict[int, tuple[str, ...]] = {}
+    for number, call in enumerate(program["calls"]):
+        if call.get("kernel") != KERNEL or _buffer(program, call["in"][1])["kind"] != "weight":
+            continue
+        params, is_int8 = call["params"], _buffer(program, call["in"][0])["dtype"] == "int8"
+        square = params["kernel"] == [3, 3] and params["stride"] == params["dilation"] == [1, 1]
+        if square and params["groups"] == 1 and not is_int8:
+            found[number] = ALGORITHMS
+        elif params["groups"] > 1 or (params["outputs"] <= SMALL and not is_int8):
+            found[number] = (DIRECT,)
+    return found
+
+
+def _buffer(program: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """The buffer that a number stands for, of a view the one that it lies in."""
+    buffer: Mapping[str, Any] = program["buffers"][number]
+    return _buffer(program, buffer["of"]) if buffer["kind"] == "view" else buffer
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+
+_KINDS: dict[str, Any] = {
+    "key": str, "isa": str, "calls": list, "before_ms": NUMBER, "after_ms": NUMBER, "difference": NUMBER,
+    "threads": list,
+}  # fmt: skip
+
+
+def read(path: Any, key: str, program: Program) -> tuple[Tuned | None, str]:
+    """What a file holds for this key; or nothing, and a word for why. Raises FileError for a damaged file."""
+    found = part_of(path, PART, _KINDS)
+    if found is None:
+        return None, ""
+    if not all(map(_is_call, found["calls"])):
+        raise damaged(path, "calls")
+    if not all(map(_is_count, found["threads"])):
+        raise damaged(path, "threads")
+    if found["key"] != key:
+        return None, f"{path} was measured for another program or other sizes, or by another ingot"
+    able = alternatives(program)
+    for number, _, word, *_ in found["calls"]:
+        if word not in able.get(number, ()):
+            raise FileError(f"{path} has {word!r:.80} for call {number}, which cannot take it: remove the file")
+    calls = [(number, where, word, float(a), float(b)) for number, where, word, a, b in found.pop("calls")]
+    threads = [(count, float(ms)) for count, ms in found.pop("threads")]
+    return Tuned(calls=calls, threads=threads, **found), ""
+
+
+def _is_call(item: Any) -> bool:
+    if not isinstance(item, list) or len(item) != 5:
+        return False
+    number, where, word, *times = item
+    return type(number) is int and isinstance(where, str) and isinstance(word, str) and all(map(is_time, times))
+
+
+def _is_count(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 2 and type(item[0]) is int and item[0] > 0 and is_time(item[1])
+
+
+# -------------------------------------------------------------------------------------------------------- measuring
+
+
+def measured(key: str, program: Program, make: Make, feeds: Mapping[str, Array], clock: Clock) -> Tuned:
+    """Times the alternatives in turn; those that are faster stay where whole runs get faster with them."""
+    chosen, able = make(program), alternatives(program)
+    calls: list[Chosen] = []
+    before = after = difference = 0.0
+    if able and clock.left():
+        session = chosen.session()
+        before = after = _least(session, feeds)
+        calls = _faster(program, able, _by_call(program, able, session, make, feeds, clock))
+        calls = list(_others(program, calls, session, make, feeds, clock))
+        if calls and clock.left():
+            other = make(with_algorithms(program, {number: word for number, _, word, *_ in calls}))
+            faster = other.session()
+            difference = _apart(faster, session, feeds)
+            before, after = _both(session, faster, feeds)
+            if after < before * (1 - GAIN) and difference <= _most_apart(program):
+                chosen = other
+            else:
+                calls, after, difference = [], before, 0.0
+        else:
+            calls = []
+    threads = sorted(_by_threads(chosen, feeds, clock))
+    return Tuned(key, _native.level(), calls, before * 1e3, after * 1e3, difference, threads)
+
+
+def _by_call(
+    program: Program, able: Mapping[int, Sequence[str]], rules: Session, make: Make, feeds: Mapping[str, Array],
+    clock: Clock,
+) -> dict[str, dict[int, float]]:  # fmt: skip
+    """Milliseconds of these calls by algorithm ("": by the rules), each the least of runs in turn."""
+    words = [word for word in ALGORITHMS if any(word in some for some in able.values())]
+    found: dict[str, dict[int, float]] = {"": {}}
+    sessions = {"": rules}
+    for _ in range(PROFILES):
+        for word in ("", *words):
+            if not clock.left():
+                return found
+            if word not in sessions:
+                some = {number: word for number, known in able.items() if word in known}
+                sessions[word] = make(with_algorithms(program, some)).session()
+                sessions[word].run(feeds)
+            times = found.setdefault(word, {})
+            for call in sessions[word].profile(feeds):
+                number = call["call"]
+                if number in able and (word == "" or word in able[number]):
+                    times[number] = min(times.get(number, math.inf), call["ns"] / 1e6)
+    return found
+
+
+def _faster(
+    program: Program, able: Mapping[int, Sequence[str]], times: Mapping[str, Mapping[int, float]]
+) -> list[Chosen]:
+    """The calls for which another algorithm takes clearly less, with that."""
+    found = []
+    for number, words in able.items():
+        best = min(words, key=lambda word: times.get(word, {}).get(number, math.inf))
+        before, after = times[""].get(number, 0.0), times.get(best, {}).get(number, math.inf)
+        if after < before * (1 - LAYER_GAIN):
+            found.append((number, str(program["calls"][number].get("where", "")), best, before, after))
+    return found
+
+
+def _others(
+    program: Program, calls: Sequence[Chosen], rules: Session, make: Make, feeds: Mapping[str, Array], clock: Clock
+) -> Iterator[Chosen]:
+    """Those that change a bit of the results: what changes none is what the rules take too, and was faster by chance.
+    Sums of int8 are exact in any order, so that bits tell nothing.
+    """
+    wanted = rules.run(feeds) if calls else {}
+    for item in calls:
+        number, _, word, *_ = item
+        if _buffer(program, program["calls"][number]["in"][0])["dtype"] == "int8":
+            yield item
+        elif clock.left():
+            found = make(with_algorithms(program, {number: word})).session().run(feeds)
+            if any(found[name].tobytes() != wanted[name].tobytes() for name in wanted):
+                yield item
+
+
+def _most_apart(program: Program) -> float:
+    """The largest difference from the results by the rules: of a net that stores anything narrower, its rounding."""
+    types = {buffer.get("dtype") for buffer in program["buffers"]}
+    return APART["" if types & {"bfloat16", "float16", "int8"} else "float32"]
+
+
+def _apart(ours: Session, theirs: Session, feeds: Mapping[str, Array]) -> float:
+    one, two = ours.run(feeds), theirs.run(feeds)
+    return max((row(name, one[name], two[name]).relative for name in one), default=0.0)
+
+
+def _by_threads(engine: Engine, feeds: Mapping[str, Array], clock: Clock) -> Iterator[tuple[int, float]]:
+    """Milliseconds of a run with each number of threads that there was time for, the least of runs in turn."""
+    most = processors()
+    counts = [n for n in range(1, most + 1) if most <= ALL_COUNTS or n == most or n & (n - 1) == 0]
+    sessions: dict[int, Session] = {}
+    times: dict[int, float] = {}
+    for _ in range(ROUNDS if most > 1 else 0):
+        for count in counts:
+            if not clock.left():
+                yield from times.items()
+                return
+            if count not in sessions:
+                sessions[count] = engine.session(threads=count)
+                sessions[count].run(feeds)
+            times[count] = min(times.get(count, math.inf), _least(sessions[count], feeds) * 1e3)
+    yield from times.items()
+
+
+def _both(one: Session, two: Session, feeds: Mapping[str, Array]) -> tuple[float, float]:
+    """Seconds of a run of each at its best, in turn."""
+    best = [math.inf, math.inf]
+    for _ in range(ROUNDS):
+        best = [min(b, _least(session, feeds)) for b, session in zip(best, (one, two), strict=True)]
+    return best[0], best[1]
+
+
+def _least(session: Session, feeds: Mapping[str, Array]) -> float:
+    return min(_seconds(session, feeds) for _ in range(RUNS))
+
+
+def _seconds(session: Session, feeds: Mapping[str, Array]) -> float:
+    begin = perf_counter()
+    session.run(feeds)
+    return perf_counter() - begin
+

@@ -1,0 +1,266 @@
+"""What is faster by another algorithm takes it, as a parameter that the core obeys; a file decides alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot import Spec
+from ingot.backends.cpu.spatial import ALGORITHMS
+from ingot.builder import algorithms, measurements
+from ingot.builder.algorithms import alternatives, measured, with_algorithms
+from ingot.cli.main import main
+from ingot.engine.session import Engine
+from ingot.errors import FileError, UserError
+from tests.quantization.test_quantize import batches, net
+
+# ------------------------------------------------------------------------------------------- what is chosen, by a clock
+
+
+class Clockwork:
+    """Time that only runs of its sessions take."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+Cost = Mapping[tuple[int, str], float]  # milliseconds of a call by its algorithm, "": by the rules
+
+
+class Pretended:
+    """An engine and its sessions: so many milliseconds by call."""
+
+    def __init__(self, clock: Clockwork, program: dict[str, Any], cost: Cost, whole: float, output: float) -> None:
+        self.clock, self.whole, self.output, self.threads = clock, whole, output, 0
+        words = [call["params"].get("algorithm", "") for call in program["calls"]]
+        self.times = {number: cost[number, word] for number, word in enumerate(words)}
+
+    def session(self, threads: int = 0) -> Pretended:
+        self.threads = threads
+        return self
+
+    def run(self, feeds: Any) -> dict[str, Any]:
+        self.clock.now += (sum(self.times.values()) + self.whole + {0: 0, 1: 3.0, 2: 1.0, 3: 2.0}[self.threads]) / 1e3
+        return {"y": np.full(4, self.output)}
+
+    def profile(self, feeds: Any) -> list[dict[str, Any]]:
+        self.run(feeds)
+        return [{"call": number, "ns": ms * 1e6} for number, ms in self.times.items()]
+
+
+def call(channels: int = 16, outputs: int = 16, kernel: int = 3, groups: int = 1, x: int = 0) -> dict[str, Any]:
+    params = {"channels": channels, "outputs": outputs, "groups": groups, "kernel": [kernel, kernel],
+              "stride": [1, 1], "dilation": [1, 1]}  # fmt: skip
+    return {"kernel": "conv_packed", "in": [x, 1], "out": [0], "params": params, "where": f"conv{outputs}"}
+
+
+PROGRAM: dict[str, Any] = {
+    "buffers": [{"kind": "input", "dtype": "float32"}, {"kind": "weight", "dtype": "float32"},
+                {"kind": "temp", "dtype": "int8"}, {"kind": "view", "of": 1}],
+    "calls": [call(outputs=16), call(outputs=32), call(outputs=48)],
+}  # fmt: skip
+TIMES = {
+    **{(0, word): ms for word, ms in {"": 4.0, "direct": 2.0, "winograd_2": 1.0, "winograd_4": 4.0}.items()},
+    **{(1, word): ms for word, ms in {"": 4.0, "direct": 3.9, "winograd_2": 9.0, "winograd_4": 4.0}.items()},
+    **{(2, word): ms for word, ms in {"": 3.0, "direct": 2.0, "winograd_2": 3.0, "winograd_4": 3.0}.items()},
+}
+
+
+def tuned(
+    monkeypatch: pytest.MonkeyPatch, seconds: float = 100.0, whole: float = 0.0, apart: float = 0.0,
+    same: tuple[int, str] | None = None,
+) -> algorithms.Tuned:  # fmt: skip
+    """What is tuned of three calls.
+
+    whole: milliseconds that a mixture of algorithms costs beside them. same: a call that changes no bit by a word.
+    """
+    clock = Clockwork()
+    monkeypatch.setattr(algorithms, "perf_counter", clock)
+    monkeypatch.setattr(measurements, "perf_counter", clock)
+    monkeypatch.setattr(algorithms, "processors", lambda: 3)
+
+    def make(program: dict[str, Any]) -> Engine:
+        words = [call["params"].get("algorithm", "") for call in program["calls"]]
+        mixed = len({*words}) > 2
+        bits = sum(2.0**-40 for number, word in enumerate(words) if word and (number, word) != same)
+        return cast(Engine, Pretended(clock, program, TIMES, whole * mixed, 1.0 + apart * mixed + bits))
+
+    bar = measurements.Clock(seconds, lambda done, total: None, begin=0.0)
+    return measured("key", PROGRAM, make, {}, bar)
+
+
+def test_calls_take_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tuned(monkeypatch)
+    assert found.choices == {0: "winograd_2", 2: "direct"}, "of call 1 the difference is the machine's mood"
+    assert [where for _, where, *_ in found.calls] == ["conv16", "conv48"]
+    assert (found.before_ms, found.after_ms) == (pytest.approx(11.0), pytest.approx(7.0))
+    assert [count for count, _ in found.threads] == [1, 2, 3] and found.fastest == 2
+    assert "tune: fastest with 2 thread(s)" in found.lines()[-1]
+    assert json.loads(json.dumps(found.json()))["calls"][0]["algorithm"] == "winograd_2"
+
+
+def test_whole_runs_and_results_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuned(monkeypatch, whole=3.9).choices == {}, "what it saves, its neighbours lose"
+    assert tuned(monkeypatch, whole=3.5).choices
+    assert tuned(monkeypatch, apart=0.03).choices == {}, "that is more than rounding of what is narrower"
+    monkeypatch.setitem(PROGRAM, "buffers", [b for b in PROGRAM["buffers"] if b.get("dtype") != "int8"])
+    assert tuned(monkeypatch, apart=1e-3).choices == {}, "that is more than rounding of float32"
+    assert tuned(monkeypatch, apart=1e-6).difference == pytest.approx(1e-6, rel=1e-3)
+
+
+def test_what_the_rules_take_too_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuned(monkeypatch, same=(0, "winograd_2")).choices == {2: "direct"}, "of another time by chance"
+    monkeypatch.setitem(PROGRAM, "calls", [*PROGRAM["calls"][:2], {**PROGRAM["calls"][2], "in": [2, 1]}])
+    monkeypatch.setitem(PROGRAM["calls"][2], "params", {**PROGRAM["calls"][2]["params"], "groups": 4})
+    assert tuned(monkeypatch, same=(2, "direct")).choices == {0: "winograd_2", 2: "direct"}, "int8: bits tell nothing"
+
+
+def test_no_measurement_begins_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tuned(monkeypatch, 1e-6)
+    assert (found.choices, found.threads) == ({}, [])
+    some = tuned(monkeypatch, 0.2)
+    assert not some.threads and some.before_ms
+
+
+def test_which_calls_have_alternatives() -> None:
+    calls = [call(), call(x=2), call(kernel=1), call(outputs=4, kernel=1), call(groups=4), {**call(), "in": [0, 0]},
+             {**call(), "in": [0, 3]}, {**call(), "kernel": "conv_depthwise"}, call(x=2, groups=4)]  # fmt: skip
+    assert alternatives({**PROGRAM, "calls": calls}) == {
+        0: ALGORITHMS, 3: ("direct",), 4: ("direct",), 6: ALGORITHMS, 8: ("direct",)
+    }  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------- of builds
+
+
+class Net(ingot.nn.Module):
+    """Two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = ingot.nn.Conv2d(3, 16, 3, padding=1)
+        self.two = ingot.nn.Conv2d(16, 20, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        return self.two(ingot.functional.relu(self.one(x)))
+
+
+def build(file: Path | None, precision: str = "float32", **words: Any) -> Engine:
+    inputs = {"x": Spec((ingot.Dim("N", 1), 3, 12, 12), "float32")}
+    words = {"weights_from": "random", "tune": 5.0, "progress": False, "tune_file": file, **words}
+    return ingot.build(Net(), inputs, precision=precision, **words)
+
+
+def of_file(file: Path, **changes: Any) -> None:
+    found = json.loads(file.read_text())
+    file.write_text(json.dumps({**found, "algorithms": {**found["algorithms"], **changes}}))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    file = tmp_path / "net.tune.json"
+    first = build(file, precision)
+    assert [line for line in first.log if line.startswith("tune: ")]
+    monkeypatch.setattr(algorithms, "measured", lambda *_: pytest.fail("measured although there is a file"))
+    x = np.random.default_rng(0).standard_normal((2, 3, 12, 12), np.float32)
+    wanted = build(None, precision, tune=None).run(x)
+    for word in ALGORITHMS:
+        numbers = alternatives(first.header["programs"]["cpu"]["entries"]["main"])
+        of_file(file, calls=[[number, "", word, 2.0, 1.0] for number in numbers], isa="another")
+        engine = build(file, precision)
+        calls = engine.header["programs"]["cpu"]["entries"]["main"]["calls"]
+        assert len(numbers) == 2 and all(calls[number]["params"]["algorithm"] == word for number in numbers)
+        assert [line for line in engine.log if "was measured at another" in line]
+        assert engine.summary.tuned.choices == dict.fromkeys(numbers, word)
+        tolerance = 1e-5 if precision == "float32" else 0.05
+        for name, y in engine.run(x).items():
+            assert np.allclose(y.astype(np.float32), wanted[name].astype(np.float32), rtol=tolerance, atol=tolerance)
+        engine.save(tmp_path / "one.ingot")
+        build(file, precision).save(tmp_path / "two.ingot")
+        assert (tmp_path / "one.ingot").read_bytes() == (tmp_path / "two.ingot").read_bytes()
+        again = ingot.load(tmp_path / "one.ingot")
+        assert all(np.array_equal(y, engine.run(x)[name]) for name, y in again.run(x).items())
+
+
+def test_another_net_or_size_is_measured_anew(tmp_path: Path) -> None:
+    file = tmp_path / "net.tune.json"
+    build(file)
+    key = json.loads(file.read_text())["algorithms"]["key"]
+    engine = build(file, tune_sizes={"N": 3})
+    assert [line for line in engine.log if "measured for another program" in line]
+    assert json.loads(file.read_text())["algorithms"]["key"] != key
+
+
+def test_a_calibrated_net_is_tuned_in_two_ways(tmp_path: Path) -> None:
+    network, weights = net()
+    file, report = tmp_path / "tune.json", tmp_path / "q.json"
+    engine = ingot.quantize(
+        network, batches(), weights=weights, tune=20.0, tune_file=file, report_file=str(report), keep="first"
+    )
+    found = json.loads(file.read_text())
+    assert found.keys() == {"schema", "int8", "algorithms"}
+    assert json.loads(report.read_text())["algorithms"]["isa"] == found["algorithms"]["isa"]
+    assert engine.summary.json()["tuned"]["isa"] == found["algorithms"]["isa"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"calls": [[0, "", "direct", 1.0]]}, "calls is damaged"),
+        ({"calls": [["0", "", "direct", 1.0, 1.0]]}, "calls is damaged"),
+        ({"threads": [[0, 1.0]]}, "threads is damaged"),
+        ({"difference": -1}, "difference is damaged"),
+        ({"isa": 1}, "isa is damaged"),
+        ({"more": 1}, "must have the keys"),
+        ({"calls": [[0, "", "winograd_9", 1.0, 1.0]]}, "'winograd_9' for call 0, which cannot take it"),
+        ({"calls": [[99, "", "direct", 1.0, 1.0]]}, "'direct' for call 99, which cannot take it"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    file = tmp_path / "tune.json"
+    measurements.keep(file, "algorithms", {**vars(algorithms.Tuned("k", "avx2")), **changes})
+    with pytest.raises(FileError, match=words):
+        algorithms.read(file, "k", PROGRAM)
+
+
+def test_a_file_keeps_its_other_part(tmp_path: Path) -> None:
+    file = tmp_path / "tune.json"
+    for part in ("int8", "algorithms", "int8"):
+        measurements.keep(file, part, {"key": part})
+    assert json.loads(file.read_text()) == {"schema": 2, "int8": {"key": "int8"}, "algorithms": {"key": "algorithms"}}
+
+
+def test_what_cannot_be_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, why in (
+        ({"tune": 0}, "above 0"),
+        ({"tune": None, "tune_file": "x"}, "give tune"),
+        ({"tune": None, "tune_sizes": {"N": 2}}, "give tune"),
+        ({"tune_sizes": {"M": 2}}, "the dims are N"),
+        ({"device": "torch:cpu"}, "this machine's processor"),
+    ):
+        with pytest.raises(UserError, match=why):
+            build(None, **cast(dict[str, Any], words))
+    engine = tmp_path / "net.ingot"
+    build(None, tune=None).save(engine)
+    assert main(["build", str(engine), "-o", str(tmp_path / "x.ingot"), "--tune", "3"]) == 2
+    assert "tune is for its source" in capsys.readouterr().err
+    assert main(["build", "models/pico-python", "-o", str(tmp_path / "x.ingot"), "--tune", "3"]) == 2
+    assert "not for a language model" in capsys.readouterr().err
+    assert main(["build", "x.onnx", "-o", str(tmp_path / "x.ingot"), "--size", "N=3"]) == 2
+    assert "--tune" in capsys.readouterr().err
+
+
+def test_with_algorithms_leaves_the_program_alone() -> None:
+    before = json.dumps(PROGRAM)
+    changed = with_algorithms(PROGRAM, {1: "direct"})
+    assert json.dumps(PROGRAM) == before and changed["calls"][1]["params"]["algorithm"] == "direct"
+    assert changed["calls"][0] is PROGRAM["calls"][0]
