@@ -103,6 +103,25 @@ def test_build_run_and_diff(tmp_path: Path, capsys: Any) -> None:
     capsys.readouterr()
 
 
+@pytest.mark.parametrize(("name", "weight", "scopes", "path"), [
+    ("/block/Gemm", "other.weight", "['', 'third', 'linear']", "block"),
+    ("node_linear", "l1.fc.weight", "['', 'l1', 'l1.fuser', 'linear']", "l1.fc"),  # a fused node has the other's scope
+    ("node_linear", "val_3", "['', 'l1', 'l1.fc', 'linear']", "l1.fc"),
+    ("node_linear", "val_3", "['', 'linear']", "val_3"),  # of no module: by its weight
+    ("", "dense_weight", "['a\n', 'b\n', 'c']", "dense_weight"),
+    ("", "dense_weight", "no list", "dense_weight"),
+])  # fmt: skip
+def test_calls_have_the_path_of_their_module(tmp_path: Path, name: str, weight: str, scopes: str, path: str) -> None:
+    gemm = node("Gemm", ["x", weight, "bias"], ["y"], name, transB=1)
+    gemm.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    arrays = {weight: np.ones((6, 4), np.float32), "bias": np.ones(6, np.float32)}
+    proto = model([gemm], [value("x", FLOAT, [2, 4])], [value("y", FLOAT, [2, 6])],
+                  [tensor(n, a) for n, a in arrays.items()])  # fmt: skip
+    onnx.save(proto, tmp_path / "net.onnx")
+    calls = ingot.build(tmp_path / "net.onnx").session().profile({"x": np.ones((2, 4), np.float32)})
+    assert {call["where"] for call in calls} == {path}
+
+
 def test_what_cannot_be_imported_is_listed_at_once() -> None:
     nodes = [
         node("Nothing", ["x"], ["a"], "first"), node("Nothing", ["a"], ["b"], "second"),

@@ -19,6 +19,7 @@ from ingot.frontends.onnx.agreement import agreeing
 from ingot.frontends.onnx.inputs import Given, Inputs, marked
 from ingot.frontends.onnx.model import MAX_NODES, Model
 from ingot.frontends.onnx.outputs import Outputs
+from ingot.frontends.onnx.paths import path_of
 from ingot.frontends.onnx.regex import Work
 from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
 from ingot.frontends.onnx.tables import tables
@@ -336,7 +337,7 @@ class _Importer:
             self.depth -= 1
 
     def _node(self, scope: Scope, node: Any) -> None:
-        before, scope.network.where = scope.network.where, self._where(scope, node)
+        before, scope.network.where = scope.network.where, path_of(node, self.model.weights) or scope.path
         try:
             results = self._import(scope, node)
             if len(results) < len(node.output):
@@ -352,11 +353,6 @@ class _Importer:
             self._fail(scope, node, e)
         finally:
             scope.network.where = before
-
-    def _where(self, scope: Scope, node: Any) -> str:
-        """Exporters name nodes by the path of their module: "/encoder/layer.0/MatMul"."""
-        path = node.name.rpartition("/")[0].strip("/").replace("/", ".")
-        return path[:200] if path.isprintable() and path else scope.path
 
     def _define(self, scope: Scope, name: str, result: Any) -> None:
         if name in scope.values:
