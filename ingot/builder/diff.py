@@ -23,6 +23,7 @@ from ingot.frontends import onnx, torch_export
 from ingot.frontends.comparing import Peer, Refused, Step
 from ingot.frontends.recording import Imported
 from ingot.ir import Network, Node, Value
+from ingot.passes.calibrated import KEY
 from ingot.passes.sections import AFTER, BETWEEN, layer_of, module_of
 
 Array = np.ndarray[Any, Any]
@@ -108,6 +109,9 @@ def diff_source(
     framework or it does not run the file, InputError when it does not take the inputs.
     """
     framework_of(path)
+    if KEY in a.config:
+        raise UserError(f"a calibrated engine has batch norms in its layers, and {path} beside them: compare it with "
+                        "the engine in float, diff(engine, ingot.build(source), …)")  # fmt: skip
     imported, opened = _opened(path)
     try:
         peer = opened()

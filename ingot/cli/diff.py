@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     args.random = args.random or not given
     feeds = _feeds(engine, args, out)
     compare = _lazy.load("ingot.builder.diff")
-    framework = _framework(compare, args.other, out)
+    framework = _framework(engine, compare, args.other, out)
     other, against = compare.diff_source, args.other
     if not framework:
         other = compare.diff
@@ -76,13 +76,17 @@ def run(args: argparse.Namespace, out: Output) -> None:
         raise MismatchError(f"{beyond.name} is the first beyond {args.tolerance:g}: relative {beyond.relative:.2e}")
 
 
-def _framework(compare: Any, source: str, out: Output) -> str:
-    """What runs a source beside us; a remark where it could and is not installed."""
+def _framework(engine: Any, compare: Any, source: str, out: Output) -> str:
+    """What runs a source beside us; a remark where it could and is not installed, or has other layers."""
     try:
-        return str(compare.framework_of(source))
+        found = str(compare.framework_of(source))
     except UserError as e:
         out.note(f"{e}; the source is built in float32 and compared with that")
         return ""
+    if found and "quantization" in engine.config:
+        out.note("a calibrated engine has batch norms in its layers: the source is built in float32 and compared so")
+        return ""
+    return found
 
 
 def _feeds(engine: Any, args: argparse.Namespace, out: Output) -> Any:

@@ -16,6 +16,7 @@ pytest.importorskip("onnxruntime")
 import ingot  # noqa: E402
 from ingot import _lazy  # noqa: E402
 from ingot.__main__ import main  # noqa: E402
+from ingot.builder.diff import diff_source  # noqa: E402
 from ingot.errors import InputError, MismatchError, UserError  # noqa: E402
 from ingot.frontends.onnx.table import TABLE  # noqa: E402
 
@@ -182,6 +183,29 @@ def test_diff(tmp_path: Path, capsys: Any) -> None:
     assert {"relu", "softmax"} <= {p["op"] for p in json.loads(capsys.readouterr().out)["layers"]}
     assert main(["diff", str(path), str(path), "--tolerance", "1e-6"]) == 0
     assert "as ONNX Runtime runs it" in capsys.readouterr().out
+
+
+def test_diff_of_a_calibrated_engine(tmp_path: Path, capsys: Any) -> None:
+    """Its batch norm is part of the convolution, which ONNX Runtime's is not: the source is built in float."""
+    rng, path, data = np.random.default_rng(0), tmp_path / "net.onnx", tmp_path / "calib.npz"
+    arrays = {"stem.weight": rng.standard_normal((8, 4, 3, 3)), **{name: np.full(8, 2.0) for name in "gbmv"}}
+    graph = helper.make_graph(
+        [node("Conv", ["x", "stem.weight"], ["c"]), node("BatchNormalization", ["c", *"gbmv"], ["n"]),
+         node("Relu", ["n"], ["y"])], "net",
+        [value("x", TYPES.FLOAT, ["N", 4, 8, 8])], [value("y", TYPES.FLOAT, ["N", 8, 6, 6])],
+        [onnx.numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    np.savez(data, x=rng.standard_normal((32, 4, 8, 8)).astype(np.float32))
+    words = ["build", str(path), "-o", str(tmp_path / "q.ingot"), "--weights", "int8", "--activations", "int8"]
+    assert main([*words, "--data", str(data)]) == 0
+    capsys.readouterr()
+    assert main(["diff", str(tmp_path / "q.ingot"), str(path), "--json"]) == 0
+    told = capsys.readouterr()
+    assert "the source is built in float32" in told.err
+    assert 1e-4 < json.loads(told.out)["outputs"][0]["relative"] < 0.05
+    with pytest.raises(UserError, match="compare it with the engine in float"):
+        diff_source(ingot.load(tmp_path / "q.ingot"), path, {"x": np.ones((1, 4, 8, 8), np.float32)})
 
 
 def test_a_loop_without_rounds_has_no_size_to_compare(tmp_path: Path) -> None:
