@@ -42,6 +42,7 @@ from ingot.frontends.checkpoint import resolve_directory
 from ingot.frontends.comparing import Inputs, Peer, compare, seeded_inputs
 from ingot.frontends.gguf.model import is_gguf
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
+from ingot.frontends.quantized.model import AS_FLOATS
 from ingot.frontends.recording import Imported
 from ingot.ir import Network, Spec
 from ingot.ir.precision import scope
@@ -299,6 +300,8 @@ def _build_directory(path: Path, request: Request) -> Engine:
         seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=format, calibrate=calibrate,
         kv=request.kv, tune=request.tune,
     )  # fmt: skip
+    if format != AS_IS:  # what these advise was done
+        remarks = [remark for remark in remarks if remark.what_to_do != AS_FLOATS]
     engine.summary = replace(engine.summary, remarks=(*remarks, *engine.summary.remarks))
     if ids is not None:
         source = _source(path, request)

@@ -23,6 +23,7 @@ from ingot.frontends.comparing import Comparison
 from ingot.ir import Network, Spec
 from ingot.ir.weight_format import AS_IS, WeightFormat
 from ingot.models.decoder import example_step
+from ingot.ops.conversion import Quantize
 from ingot.ops.external import external_ops
 from ingot.passes.masks import shows
 from ingot.passes.quantize import quantized
@@ -34,6 +35,8 @@ Array = np.ndarray[Any, Any]
 
 SEEDED_TOKENS = 16  # rows of a seeded language model step, and the size of a dim that nothing else fixes …
 SEEDED_ELEMENTS = 1 << 19  # … unless the inputs would have more elements than this: images come in smaller batches
+NOTHING = "nothing is narrower than float32: no loss of precision to report"
+AS_ROUNDED = "the source rounds to integers itself: it is computed as it says, and nothing is lost beyond that"
 OF_RANDOM_TOKENS = (
     ", whose tokens are random: nothing is likely to follow those, so that small differences decide. What a format "
     "costs on text, `ingot score SOURCE --text FILE` says, with it and without"
@@ -94,7 +97,8 @@ def report(
     floats = [v for v in (*network.inputs, *network.parameters) if v.dtype.is_float]
     narrower = any(v.dtype in NARROW for v in floats) or any(v.spec.dtype is not dtypes.float32 for v in network.states)
     if format == AS_IS and not narrower:
-        return Report("no", (), (), note="nothing is narrower than float32: no loss of precision to report")
+        rounded = any(isinstance(node.op, Quantize) for node in network.nodes)
+        return Report("no", (), (), note=AS_ROUNDED if rounded else NOTHING)
     arrays = dict(feeds) if feeds is not None else seeded(network, seed)
     portable, network = network, quantized(network, format)
     ours = {v: arrays[v.name] for v in network.inputs}

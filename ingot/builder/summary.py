@@ -20,6 +20,7 @@ from ingot.passes.weights import recipe_of
 from ingot.passes.widen import NARROW
 
 SCALES = ("scales", "fitted_scales")  # recipe steps
+PRODUCTS = "zero_products"  # of scales and zero points, which are summed in float32
 WORTH_SAYING = 64 << 10  # bytes of weights that are made in every run, or kept wider than they came
 SOON = 500_000_000  # nanoseconds
 CONTROL = ("cond", "scan", "while_loop")  # host calls that hold networks
@@ -243,7 +244,7 @@ def _wider(network: Network, compiled: Compiled) -> list[Remark]:
     narrow = {v.name for v in network.parameters if v.dtype in NARROW}
     stored = [v for v in compiled.stored.values() if v.kind == "parameter" and v.dtype is dtypes.float32]
     recipes = {v: recipe_of(v) for v in stored}
-    wide = [v for v, recipe in recipes.items() if not any(call.name in SCALES for call in recipe.steps)]
+    wide = [v for v, recipe in recipes.items() if not any(call.name in (*SCALES, PRODUCTS) for call in recipe.steps)]
     kept = [v for v in wide if any(name in narrow for name in recipes[v].sources)]
     count = sum(int(v.spec.elements) * 4 for v in kept)
     if count < WORTH_SAYING:

@@ -151,6 +151,14 @@ def _directory(args: argparse.Namespace, out: Output) -> None:
     _summary(engine, args, out, {"directory": found, "granted": granted, "files": sorted(files)})
 
 
+def _rounding(header: dict[str, Any]) -> int:
+    """How many ops of a net that was not calibrated here round to integers, or make floats of them: Q/DQ."""
+    network = header["networks"].get("main", {})
+    ops = Counter(node["op"] for node in network.get("nodes", ()))
+    known = "quantization" in header["config"] or "quantized" in header["config"]
+    return 0 if known else ops["quantize"] + ops["dequantize"]
+
+
 def _summary(engine: Any, args: argparse.Namespace, out: Output, more: dict[str, Any] | None = None) -> None:
     header, source = engine.header, args.source
     programs = _lazy.load("ingot.backends.device:programs_of")(header)
@@ -161,9 +169,14 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output, more: dict[str,
     config = {name: value for name, value in header["config"].items() if name not in unseen}
     bytes_ = {name: int(array.nbytes) for name, array in weights.items()}
     kernels = {target: kernel_counts(program) for target, program in header["programs"].items()}
-    out.text(f"{source}: {header['kind']} engine of format {header['format']}, made by {header['producer']}")
+    made = f"{header['kind']} engine of format {header['format']}, made by {header['producer']}"
+    if Path(source).is_file() and not _lazy.load("ingot.source:is_engine")(source):
+        made = f"a source, of which `ingot build` makes this: {made}"
+    out.text(f"{source}: {made}")
     for name, value in config.items():
         out.text(f"  {in_words(name)}: {in_words(value)}")
+    if rounding := _rounding(header):
+        out.text(f"  quantised in the source: {rounding} ops that round to integers or take them")
     if "quantization" in header["config"]:
         report = _lazy.load("ingot.quantization.report:Report").of(engine)
         out.text("\n".join(f"  {printable(line)}" for line in str(report).splitlines()))

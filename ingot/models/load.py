@@ -169,6 +169,8 @@ def _load_gguf(checkpoint: GgufModel, precision: str | None, integers: bool) -> 
         weights = IntegerWeights(floats, floats.sources, checkpoint)
     loaded = _loaded(path, config, module, dtype, weights, checkpoint.files)
     blocks = checkpoint.blocks
+    if checkpoint.quantized or blocks:
+        loaded = replace(loaded, config={**loaded.config, "quantized": "gguf"})
     if not blocks:
         return loaded
     stored = ", ".join(f"{count} tensors of {kind}" for kind, count in blocks.items())

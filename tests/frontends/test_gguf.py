@@ -128,6 +128,9 @@ def test_quantised_weights_become_floats_and_it_is_said(tmp_path: Path) -> None:
     assert loaded.config["precision"] == "bfloat16"
     (remark,) = loaded.remarks
     assert "57 tensors of Q8_0, read as bfloat16" in str(remark)
+    asked = [ingot.build(path, weights=weights, report=False) for weights in ("same", "int8")]
+    assert [any(r.kind == remark.kind for r in engine.summary.remarks) for engine in asked] == [True, False]
+    assert asked[0].config["quantized"] == "gguf"
     name = "model.layers.3.mlp.up_proj.weight"
     exact, near = Checkpoint(PICO)[name].astype(np.float32), models.load(path, "float32").weights[name]
     assert 0 < np.abs(near - exact).max() <= np.abs(exact).max() / 127

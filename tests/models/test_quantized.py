@@ -168,6 +168,15 @@ def test_formats_on_top(tmp_path: Path) -> None:
     assert not [event for event in engine.log if "scales stays" in event]
 
 
+def test_nothing_is_advised_that_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zero points in float32 are what products of groups take, whatever the precision."""
+    monkeypatch.setattr("ingot.builder.summary.WORTH_SAYING", 1)
+    folder, _, _ = written(tmp_path, CASES["awq g32"])
+    engine = build(folder, precision="float32", report=False)
+    assert any(name.endswith(".zeros.products.packed") for name in engine.header["weights"])
+    assert "weights in float32" not in [remark.kind for remark in engine.summary.remarks]
+
+
 def test_an_adapter_needs_floats(tmp_path: Path) -> None:
     """One sentence, however many layers it is about."""
     folder, _, _ = written(tmp_path, CASES["awq g32"])
