@@ -86,7 +86,8 @@ def texts_of(data: Any, done: str) -> list[str]:
         try:
             return [read_small(path, MAX_BYTES).decode("utf-8")]
         except CheckpointError as e:  # no file, a pipe that nobody writes to, a large file
-            raise FileError(str(e)) from None
+            todo = "" if path.exists() else ". A text itself is given in a list, [text]"
+            raise FileError(f"{e}{todo}") from None
         except UnicodeDecodeError as e:
             raise FileError(f"{path} is not UTF-8 text (byte {e.start})") from None
     if not isinstance(data, Iterable) or isinstance(data, Mapping | np.ndarray):

@@ -68,6 +68,7 @@ class Row:
     bytes: int
     bound: str | None  # None: no roof is known, and roof_seconds is 0
     shapes: str = ""
+    integers: bool = False  # whether it computes in int8, whose roof is not measured
     waited: float = 0.0  # seconds behind those: threads met, and some had nothing to do
 
     def json(self, total: float) -> dict[str, Any]:
@@ -115,6 +116,8 @@ class Profile:
         """Both tables, with as many of the slowest calls. `run`: the seconds of a run that was not profiled."""
         total = self.seconds
         known = f"roofs: {self.roofs}; beyond 100 %: data in caches, or Winograd"
+        if any(row.integers and row.bound for row in self.calls):
+            known += "; calls of int8 are held against float32's roof, which they exceed"
         lines = [
             f"{len(self.calls)} calls in {total * 1e3:.3f} ms, the median of {self.runs} profiled runs each; "
             f"{max(0.0, run - total) * 1e3:.3f} ms outside them",
@@ -197,7 +200,8 @@ def _row(
     found = cost.of(Call(name, params, inputs, outputs, item["bytes"], attended), target)
     least, bound = roofs.seconds(found)
     shapes = " -> ".join("×".join(map(str, tensors[0][1])) for tensors in (inputs, outputs) if tensors)
-    return Row(name, item["where"], item["call"], 1, seconds, least, found.flops, found.moved, bound, shapes)
+    integers = bool(inputs) and inputs[0][0] == "int8"
+    return Row(name, item["where"], item["call"], 1, seconds, least, found.flops, found.moved, bound, shapes, integers)
 
 
 def _sum(name: str, rows: Sequence[Row]) -> Row:

@@ -4,7 +4,7 @@ examples:
   ingot score pico.ingot --text models/pico-python/heldout.txt --window 512 --json
 
 What a token costs is the negative natural logarithm of the probability that the model gave it. The text is encoded
-whole and cut into windows; each begins with an empty context. No token is added."""
+whole and cut into windows; each begins with an empty context. No token is added. What fills no window is left out."""
 
 from __future__ import annotations
 
@@ -32,5 +32,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.left_out(llm.left_out)
         with progress_bar(out) as progress:
             score = llm.score(text, args.window, progress=progress)
-    out.text(f"{score.nats_per_token:.4f} nats per token over {score.tokens:,} tokens in {score.windows} window(s)")
-    out.result({"nats_per_token": score.nats_per_token, "tokens": score.tokens, "windows": score.windows})
+    rest = f"; {score.left_out:,} at the end, which fill no window, are left out" if score.left_out else ""
+    out.text(
+        f"{score.nats_per_token:.4f} nats per token over {score.tokens:,} tokens in {score.windows} window(s){rest}"
+    )
+    out.result({"nats_per_token": score.nats_per_token, "tokens": score.tokens, "windows": score.windows,
+                "left_out": score.left_out})  # fmt: skip

@@ -270,7 +270,7 @@ class LLM:
         finally:
             self._release(jobs, None)
         total = math.fsum(number for job in jobs for number in job.logprobs)
-        return Score(-total / (windows * size), windows * size, windows)
+        return Score(-total / (windows * size), windows * size, windows, len(ids) - 1 - windows * size)
 
     def embed(
         self, text: Prompt | Sequence[Prompt], pooling: str | None = None, *, normalize: bool | None = None,

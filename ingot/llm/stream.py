@@ -45,11 +45,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model foresees a text: the mean negative log-likelihood of a token, over `windows` windows."""
+    """How well a model foresees a text: the mean negative log-likelihood of a token, over `windows` windows.
+
+    left_out: tokens at the end of the text that fill no window.
+    """
 
     nats_per_token: float
     tokens: int
     windows: int
+    left_out: int
 
 
 class Reader:

@@ -102,7 +102,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_what_is_refused() -> None:
     for text, error, told in (
-        ("none.txt", FileError, "cannot be opened"), (["x"], UserError, "fewer than two tokens"),
+        ("none.txt", FileError, r"cannot be opened.*A text itself is given in a list, \[text\]"),
+        (["x"], UserError, "fewer than two tokens"),
         ([], UserError, "fewer than two tokens"), ([b"x"], UserError, "scored with texts: number 0 of data is a bytes"),
     ):  # fmt: skip
         with pytest.raises(error, match=told):

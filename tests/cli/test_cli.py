@@ -88,10 +88,12 @@ def test_score(engine: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text((PICO / "heldout.txt").read_text()[:6000])
     found = as_json("score", engine, "--text", text, "--window", 128)
-    assert set(found) == {"nats_per_token", "tokens", "windows"}
+    assert set(found) == {"nats_per_token", "tokens", "windows", "left_out"}
     assert found["tokens"] == 128 * found["windows"]
     assert 1 < found["nats_per_token"] < 3
-    assert f"{found['nats_per_token']:.4f} nats" in ingot("score", engine, "--text", text, "--window", 128).stdout
+    words = ingot("score", engine, "--text", text, "--window", 128).stdout
+    assert f"{found['nats_per_token']:.4f} nats" in words
+    assert 0 < found["left_out"] < 128 and f"; {found['left_out']} at the end, which fill no window, are left" in words
 
 
 def test_build_random_weights_and_the_default_name(tmp_path: Path) -> None:

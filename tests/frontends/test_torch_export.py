@@ -374,6 +374,7 @@ def test_a_difference_names_the_first_node(monkeypatch: pytest.MonkeyPatch) -> N
         ((torch.randn(2, 3),), {"y": {0: "N"}}, UserError, "dynamic names y"),
         ({"x": torch.randn(2, 3)}, {"y": {0: "N"}}, UserError, "dynamic names y"),
         ((torch.randn(2, 3),), {"x": "N"}, UserError, "must name dimensions"),
+        ((iter(()),), {"x": {0: "N"}}, UserError, "is no tensor but a tuple_iterator .of ingot.quantize, data come"),
         ((torch.randn(2, 3),), {"x": {0: 3}}, UserError, "names or ingot.Dim"),
         ((torch.randn(2, 3),), [{"x": {0: "N"}}], UserError, "dynamic names dimensions by input"),
         ((torch.randn(2, 3),), {"x": {0: "N", 1: "N"}}, UserError, "N is 2 in one example input and 3"),

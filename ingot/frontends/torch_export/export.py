@@ -369,7 +369,10 @@ def _leaf(torch: Any, name: str, value: Any, dynamic: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = _tensor(torch, np.asarray(value))
     axes = dynamic or {}
-    if not isinstance(axes, Mapping) or axes and not isinstance(value, torch.Tensor):
+    if axes and not isinstance(value, torch.Tensor):
+        raise UserError(f"dynamic[{name!r}] names dimensions, and the example of it in inputs is no tensor but a "
+                        f"{type(value).__name__} (of ingot.quantize, data come second and inputs third)")  # fmt: skip
+    if not isinstance(axes, Mapping):
         raise UserError(f"dynamic[{name!r}] must name dimensions of a tensor: {{0: 'N'}}, not {axes!r:.80}")
     found: dict[int, Affine] = {}
     for axis, what in axes.items():
