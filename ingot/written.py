@@ -17,6 +17,15 @@ _STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # /dev/stdout may be a file, wh
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raises FileError where the folder of a file takes none: before the work and not after it."""
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise FileError(f"{path} cannot be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileError(f"{path} cannot be written: no permission to write in {folder}")
+
+
 @contextlib.contextmanager
 def beside(target: Path, needed: int | None = None) -> Iterator[Path]:
     """The path to write to. At the end of the block what was written becomes `target`; an exception removes it.

@@ -131,7 +131,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.left_out(engine.config.get("left_out", ()))
     for converted in engine.config.get("converted", ()):
         out.note(converted)
-    for line in (line for line in engine.log if line.startswith(("tune: ", "int8: "))):
+    said = [line for line in engine.log if line.startswith(("tune: ", "int8: "))]
+    for line in said:
         out.note(line)
     if engine.summary is not None:  # None: the source is an engine, which was built before
         out.text(printable_lines(engine.summary))
@@ -146,6 +147,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")
     if kernels is not None:
         _say_kernels(kernels, device, out)
+    summary = {} if engine.summary is None else engine.summary.json()
     out.result(
         {
             "path": path,
@@ -153,7 +155,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
             "seconds": {phase: round(value, 4) for phase, value in seconds.items()},
             "accuracy": engine.report.json() if engine.report is not None else None,
             **({} if kernels is None else {"kernels": kernels.json()}),
-            **(engine.summary.json() if engine.summary is not None else {}),
+            **({} if engine.calibrated is None else {"quantization": engine.calibrated.json()}),
+            **summary,
+            "notes": [*summary.get("notes", ()), *said],
         }
     )
 

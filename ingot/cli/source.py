@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli.output import Output
-from ingot.errors import FileError, UserError
+from ingot.errors import UserError
 from ingot.progress import Progress, bar, watched
+from ingot.written import check_folder
 
 PAUSE = 15.0  # seconds between two lines of progress
 
@@ -64,11 +64,7 @@ def check_output(path: str, source: str) -> None:
     before the work and not after it."""
     if Path(path).resolve() == Path(source).resolve():
         raise UserError(f"-o {path} is the source itself")
-    folder = Path(path).resolve().parent
-    if not folder.is_dir():
-        raise FileError(f"{path} cannot be written: there is no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise FileError(f"{path} cannot be written: no permission to write in {folder}")
+    check_folder(path)
 
 
 class _Lines:

@@ -195,6 +195,7 @@ class Engine:
         self.path = path
         self.report: Any = None  # the accuracy report of the build that made it, when there was one
         self.summary: Any = None  # of that build: ops, inputs and outputs, and what makes it slow
+        self.calibrated: Any = None  # the quantisation report of that build, where data showed the scales
         self.seconds: dict[str, float] = {}  # of each phase of that build
         self.log: list[str] = []  # what the passes of that build did, and what they refused and why
 
@@ -255,7 +256,7 @@ class Engine:
         """
         other = Engine(self._native, self.header, self._tensors, self.path, device_of(device), self.external)
         other.report, other.summary, other.seconds = self.report, self.summary, self.seconds
-        other.log, other._kept = self.log, self._kept
+        other.calibrated, other.log, other._kept = self.calibrated, self.log, self._kept
         return other
 
     def __repr__(self) -> str:

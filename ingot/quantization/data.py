@@ -31,11 +31,13 @@ class Batches:
 
     A batch of zero samples is passed over.
 
-    Raises UserError for what holds no samples, InputError for a batch that does not fit, by its number.
+    Raises UserError for what holds no samples, or the same element everywhere, InputError for a batch that does not
+    fit, by its number.
     """
 
     def __init__(self, data: Any, network: Network, most: int | None) -> None:
         self.inputs = network.inputs
+        self.flat: list[str] = []  # after a pass the float inputs of which all elements were alike
         self.most = most
         if isinstance(data, str | os.PathLike):
             self._data: Iterable[Any] = _of_file(Path(data), network.inputs)
@@ -58,11 +60,14 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[int, Feeds]]:
         """Each batch with its number."""
         count, empty = 0, True
+        flat = {v.name: _Flat() for v in self.inputs}
         iterator = iter(self._data)
         for batch in iterator:
             feeds = self._feeds(batch, count)
             if any(array.size for array in feeds.values()):
                 empty = False
+                for name, one in flat.items():
+                    one.add(feeds[name])
                 yield count, feeds
             count += 1
             if count == self.most:
@@ -72,6 +77,11 @@ class Batches:
             raise UserError(f"data has no batches{used}: scales follow from what the network sees")
         if empty:
             raise UserError(f"data has no samples in {count} batch(es): scales follow from what the network sees")
+        if flat and all(one.is_flat for one in flat.values()):
+            what = ", ".join(f"{name!r} is {one.value}" for name, one in flat.items())
+            raise UserError(f"data are the same everywhere, {what}: scales follow from inputs as the network will see "
+                            "them")  # fmt: skip
+        self.flat = [v.name for v in self.inputs if v.dtype.is_float and flat[v.name].is_flat]
 
     def _feeds(self, batch: Any, number: int) -> Feeds:
         who = f"batch {number} of data"
@@ -91,6 +101,25 @@ class Batches:
         else:
             raise InputError(f"{who} is a {type(batch).__name__}, and the network has the inputs {', '.join(names)}")
         return {v.name: _fitted(value, v, who, self.inputs) for v, value in zip(self.inputs, given, strict=True)}
+
+
+class _Flat:
+    """Whether all elements that were seen, more than one, are alike. Once two differ, no more are looked at."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self._count, self._alike = 0, True
+
+    @property
+    def is_flat(self) -> bool:
+        return self._alike and self._count > 1
+
+    def add(self, array: Array) -> None:
+        if not self._alike or not array.size:
+            return
+        self.value = array.flat[0] if self.value is None else self.value
+        self._count += array.size
+        self._alike = bool((array == self.value).all())
 
 
 def _fitted(value: Any, port: Value, who: str, inputs: Sequence[Value]) -> Array:

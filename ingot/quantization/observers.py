@@ -33,6 +33,11 @@ class Observer:
         """Whether a value was counted."""
         return bool(self.zeros or self.largest)
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether all magnitudes were alike, as far as bins tell them apart."""
+        return int(np.count_nonzero(self.counts)) + bool(self.zeros) == 1
+
     def add(self, values: Array, what: str) -> None:
         """Counts an array of floats. Raises ValueFault where `what` is NaN or infinite."""
         flat = values.ravel(order="K")  # as it lies in memory

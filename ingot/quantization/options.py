@@ -11,7 +11,7 @@ from typing import Any
 from ingot.builder.measurements import check_tune
 from ingot.engine.session import Engine
 from ingot.errors import UserError
-from ingot.quantization.ranges import AUTO, check_method
+from ingot.quantization.ranges import AUTO, PERCENTILE, USUAL, check_method
 
 Metric = Callable[[Engine], float]
 
@@ -23,7 +23,7 @@ class Options:
     """How scales are chosen, and which layers stay float; see `quantize`."""
 
     method: str
-    percentile: float
+    percentile: float | None  # None: not given
     budget: float | None
     metric: Metric | None
     keep: str | Sequence[str]
@@ -36,7 +36,10 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises UserError for a wrong word, and for words that do not go together."""
-        check_method(self.method, self.percentile)
+        check_method(self.method, self.magnitudes)
+        if self.percentile is not None and self.method != PERCENTILE:
+            raise UserError(f"percentile is a word for the method of this name, and the method is {self.method}: give "
+                            f"method={PERCENTILE!r} with it")  # fmt: skip
         if self.budget is not None and not (_is_number(self.budget) and 0 <= self.budget < math.inf):
             raise UserError(f"budget must be a number from 0 on, not {self.budget!r:.60}")
         if self.metric is not None and (self.budget is None or not callable(self.metric)):
@@ -47,6 +50,11 @@ class Options:
             if value is not None and (type(value) is not int or value < 1):
                 raise UserError(f"{name} must be an int of at least 1, not {value!r:.60}")
         check_tune(self.tune, self.tune_file)
+
+    @property
+    def magnitudes(self) -> float:
+        """How many percent of them the method percentile tells apart."""
+        return USUAL if self.percentile is None else self.percentile
 
     @property
     def kept(self) -> tuple[str, ...]:

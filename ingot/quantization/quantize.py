@@ -42,6 +42,7 @@ from ingot.words import SAME, check_words
 MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may be endless
 SAMPLES = 32  # of the data, that errors are measured on
 FEW = 32  # samples: with fewer a build says that scales follow from them alone
+SHOWN = 6  # layers that a remark names
 LARGE = 0.1  # error of the outputs, of which a build warns
 ELSEWHERE = (
     "whether it pays on {} is not timed, for that is not here; on an H100 the benchmarks' nets in int8 take 0.8 to 1.4 "
@@ -58,7 +59,7 @@ def quantize(
     precision: str | None = None,
     dynamic: Any = None,
     method: str = AUTO,
-    percentile: float = 99.99,
+    percentile: float | None = None,
     budget: float | None = None,
     metric: Metric | None = None,
     keep: str | Sequence[str] = (),
@@ -92,7 +93,7 @@ def quantize(
         weights: the values of a Network's parameters by name; for no other source.
         method: mse, l3, entropy, percentile or min-max: how the largest magnitude is chosen from those that were seen;
             auto: l3 where it makes the error of the outputs clearly smaller, else mse.
-        percentile: of the values that are told apart, for the method of this name.
+        percentile: of the values that are told apart, for the method of this name (default: 99.99).
         budget: the largest relative error of an output (root mean square of the difference over that of the output in
             float), on the first `samples` samples. Layers stay float, those with the largest error first, until it is
             kept.
@@ -266,6 +267,14 @@ class Calibration:
                 f"int8: scales follow from only {seen.samples} sample(s); a few hundred, as the network will see them, "
                 "are usual"
             )
+        if batches.flat:
+            self.remarks.append(f"int8: input {', '.join(batches.flat)} is the same everywhere in the data")
+        if flat := seen.flat:
+            more = f" and {len(flat) - SHOWN} more" if len(flat) > SHOWN else ""
+            self.remarks.append(
+                f"int8: the input of {', '.join(flat[:SHOWN])}{more} was 0, or of one magnitude, in all the data: data "
+                "as the network will see them give it a scale"
+            )
         self.wide, self.feeds = None if seen.is_narrow else self.float, seen.kept[0]
         with phases.phase("choose"):
             search = Search(network, make, ready, seen, self.float, self.options, phases, behind)
@@ -304,7 +313,7 @@ class Calibration:
         if self.float is not None:
             with phases.phase("measure"):
                 found = self.report(engine, whole=report_file is not None)
-        engine.log = [*engine.log, *self.remarks]
+        engine.calibrated, engine.log = found, [*engine.log, *self.remarks]
         if found is not None and (test := self_test.made(engine, self.error)) is not None:
             engine.header["config"][self_test.KEY] = test
         if report_file is None:

@@ -18,7 +18,8 @@ from ingot.quantization.observers import BINS, Observer
 
 Array = np.ndarray[Any, Any]
 
-METHODS = ("min-max", "percentile", "entropy", "mse", "l3")
+PERCENTILE, USUAL = "percentile", 99.99
+METHODS = ("min-max", PERCENTILE, "entropy", "mse", "l3")
 AUTO = "auto"  # mse or l3, by the error of the outputs
 LEVELS = 128  # magnitudes that int8 tells apart: 0 … 127
 STEP = 16  # bins between two of the ranges that entropy tries
@@ -38,7 +39,7 @@ def range_of(seen: Observer, method: str, percentile: float) -> float:
     """The largest magnitude that is told apart; 0 where all values were 0."""
     if method == "min-max" or not seen.largest:
         return seen.largest
-    if method == "percentile":
+    if method == PERCENTILE:
         return _percentile(seen, percentile)
     return _entropy(seen) if method == "entropy" else _least(seen, POWERS[method])
 

@@ -20,7 +20,7 @@ from ingot.quantization.places import placed, seconds_of, word_of
 from ingot.quantization.running import Feeds, samples_of
 from ingot.quantization.tuning import Tuning, profiled
 from ingot.strict_json import finite
-from ingot.written import write_whole
+from ingot.written import check_folder, write_whole
 
 LEAST, PAIRS = 3, 7  # runs of both engines in turn, once they are warm: for a remark, and for a report
 UNTIL_CAPTURED = 2  # first runs on a GPU, which compile and are recorded
@@ -176,9 +176,10 @@ def _text(found: Any) -> str:
 
 
 def check_name(path: str) -> None:
-    """Raises UserError for a file that is neither a chart nor data."""
+    """Raises UserError for a file that is neither a chart nor data, FileError where its folder takes no files."""
     if not path.endswith(KINDS):
         raise UserError(f"{path}: the quantisation report is written as .svg (a chart) or .json")
+    check_folder(path)
 
 
 def _times(before: float, after: float) -> str:

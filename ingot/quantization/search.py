@@ -20,7 +20,7 @@ from ingot.ops.spatial import Conv, ConvTranspose
 from ingot.passes.calibrated import Choice, Layer, Plan, rows_as_stored
 from ingot.quantization.mixed import left_float
 from ingot.quantization.options import Metric, Options
-from ingot.quantization.ranges import AUTO
+from ingot.quantization.ranges import AUTO, PERCENTILE
 from ingot.quantization.running import Apart, Feeds, Made, Maker, Prepared, Tried, differences, samples_of
 from ingot.quantization.seen import Seen
 from ingot.quantization.sensitivity import sensitivity
@@ -58,8 +58,8 @@ class Search:
         self.facts: dict[str, Any] = {
             "method": FIRST_METHOD if options.method == AUTO else options.method, "batches": seen.batches,
         }  # fmt: skip
-        if options.method == "percentile":
-            self.facts["percentile"] = options.percentile
+        if options.method == PERCENTILE:
+            self.facts["percentile"] = options.magnitudes
         # By the best choices so far, and by those that they are tried with.
         self._made: dict[tuple[Choice, ...], tuple[Made, Tried]] = {}
         self._shift_of: dict[int, tuple[float, ...]] = {}

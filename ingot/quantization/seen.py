@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ingot.ir import Network, Node
+from ingot.ir import Network, Node, Value
 from ingot.ops.product import Matmul
 from ingot.passes.calibrated import LIMIT, Choice, Layer, groups_of, is_scale
 from ingot.passes.widen import NARROW
@@ -105,7 +105,7 @@ class Seen:
         """The layers with their scales by a method, all as int8 as they can be."""
         scale_of: dict[str, float] = {}
         unseen: set[str] = set()
-        find = partial(range_of, method=method, percentile=self.options.percentile)
+        find = partial(range_of, method=method, percentile=self.options.magnitudes)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             ranges = list(pool.map(find, self.observers))
         for group, seen, found_range in zip(self.groups, self.observers, ranges, strict=True):
@@ -124,9 +124,19 @@ class Seen:
             found.append(dataclasses.replace(choice, output=waits) if is_scale(waits) else choice)
         return found
 
+    @property
+    def flat(self) -> list[str]:
+        """The names of layers whose input had one magnitude in all the data, such as 0."""
+        one = {v.name for v, observer in self._observed() if observer.is_flat}
+        return [layer.name for layer in self.layers if not layer.why and layer.sources[0].name in one]
+
+    def _observed(self) -> Iterator[tuple[Value, Observer]]:
+        for group, observer in zip(self.groups, self.observers, strict=True):
+            yield from ((v, observer) for v in group)
+
     def clipped(self, choices: Sequence[Choice]) -> dict[str, float]:
         """By layer the share of its input's values that would be integers beyond LIMIT; not of rows with own scales."""
-        seen = {v.name: observer for group, observer in zip(self.groups, self.observers, strict=True) for v in group}
+        seen = {v.name: observer for v, observer in self._observed()}
         return {
             c.name: seen[layer.sources[0].name].beyond(c.scale * (LIMIT + 0.5))
             for layer, c in zip(self.layers, choices, strict=True)

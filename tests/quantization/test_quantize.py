@@ -252,8 +252,14 @@ def test_the_search_asks_few_times_and_leaves_few() -> None:
 
 
 def test_a_layer_without_a_range_stays_float() -> None:
-    found = layers(made([{"x": np.zeros((2, 3, 8, 8), np.float32)}], bias_correction=False))
-    assert found["stem"]["type"] == "float" and found["stem"]["why"] == "its input was 0 in all the data"
+    network, weights = net()
+    weights |= {"a": -np.abs(weights["a"]), "bias": -np.ones(8, np.float32)}
+    positive = [{"x": np.abs(batch["x"])} for batch in batches()]
+    engine = ingot.quantize(network, positive, weights=weights, bias_correction=False)
+    found = layers(engine)
+    assert [found[name]["type"] for name in ("stem", "block")] == ["int8", "float"]
+    assert found["block"]["why"] == "its input was 0 in all the data"
+    assert [line for line in engine.log if line.startswith("int8: the input of block, up, head was 0, or of one mag")]
 
 
 def wide(**words: Any) -> tuple[Engine, Array]:
@@ -324,6 +330,8 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
     ([np.full((1, 3, 8, 8), np.nan, np.float32)], InputError, "has NaN or infinite elements"),
     ([np.full((1, 3, 8, 8), 3e38, np.float32)], ValueFault, "batch 0 of data: %.* is NaN or infinite"),
     (["x"], InputError, "batch 0 of data: input 'x' is a str"),
+    ([np.zeros((4, 3, 8, 8), np.float32)] * 2, UserError, "data are the same everywhere, 'x' is 0.0: scales follow"),
+    ([np.full((4, 3, 8, 8), 7, np.float32)], UserError, "data are the same everywhere, 'x' is 7.0: scales follow"),
     ("calib.npy", UserError, "calibration data come from a .npz file"),
 ])  # fmt: skip
 def test_data_that_do_not_fit_are_refused(data: Any, error: type[Exception], words: str) -> None:
@@ -372,9 +380,19 @@ def test_data_by_which_no_layer_can_be_int8() -> None:
     _, weights = encoder()
     n = Network("zeros")
     x, w = n.input("x", Spec(("N", 16), "float32")), n.parameter("w", Spec((24, 16), "float32"))
-    n.output("y", F.matmul(x, w, transpose_b=True))
+    n.output("y", F.matmul(F.relu(x), w, transpose_b=True))
     with pytest.raises(UserError, match="no layer of network zeros can be int8: its input was 0 in all the data"):
-        ingot.quantize(n, [np.zeros((4, 16), np.float32)], weights={"w": weights["in"]})
+        ingot.quantize(n, [np.array([[-1.0] * 8 + [-2.0] * 8], np.float32)], weights={"w": weights["in"]})
+
+
+def test_one_of_several_inputs_that_is_the_same_everywhere() -> None:
+    n = Network("two")
+    x, scale = n.input("x", Spec(("N", 16), "float32")), n.input("scale", Spec(("N", 16), "float32"))
+    w = n.parameter("w", Spec((24, 16), "float32"))
+    n.output("y", F.matmul(F.mul(x, scale), w, transpose_b=True))
+    data = [{"x": np.float32([[1, 2] * 8]) * k, "scale": np.full((1, 16), 3, np.float32)} for k in range(1, 4)]
+    engine = ingot.quantize(n, data, weights={"w": np.eye(24, 16, dtype=np.float32)})
+    assert "int8: input scale is the same everywhere in the data" in engine.log
 
 
 def test_batches_without_samples_are_passed_over() -> None:
@@ -464,7 +482,7 @@ def test_plans_of_other_networks_and_damaged_ones(engine: Engine) -> None:
 
 @pytest.mark.parametrize("words", [
     {"method": "max"}, {"percentile": 3, "method": "percentile"}, {"budget": -1}, {"budget": True}, {"samples": 0},
-    {"batches": 1.5}, {"budget": 0.1, "errors": False},
+    {"batches": 1.5}, {"budget": 0.1, "errors": False}, {"percentile": 99}, {"percentile": 99, "method": "mse"},
 ])  # fmt: skip
 def test_wrong_words_are_refused(words: dict[str, Any]) -> None:
     with pytest.raises(UserError):
@@ -567,13 +585,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     int8 = ["--activations", "int8"]
     more = ["--budget", "0.5", "--report", str(tmp_path / "q.svg"), "--keep", "last", "--json"]
     assert main([*words, *int8, *more]) == 0
-    assert json.loads(capsys.readouterr().out)["bytes"] > 0 and "<svg" in (tmp_path / "q.svg").read_text()
+    found = json.loads(capsys.readouterr().out)
+    assert found["bytes"] > 0 and "<svg" in (tmp_path / "q.svg").read_text()
+    assert [layer["type"] for layer in found["quantization"]["layers"]] == ["int8", "int8", "int8", "float"]
+    assert "int8: scales follow from only 12 sample(s)" in found["notes"][0]
     assert layers(load(target))["head"]["why"] == "kept by the name last"
     assert main(["inspect", target]) == 0
     assert "3 of 4 layers in int8 (mse)" in capsys.readouterr().out
     first = Path(target).read_bytes()
     assert main([*words, "--weights", "int8", *int8, *more]) == 0, "said twice"
     assert Path(target).read_bytes() == first
+    target = str(tmp_path / "other.ingot")
+    assert main(["build", source, "-o", target, "--data", data, *int8, "--report", str(tmp_path / "no" / "q.svg")]) == 2
+    assert "there is no folder" in capsys.readouterr().err and not Path(target).exists()
     for bad in (
         words, ["build", source, "-o", target, "--budget", "1"], [*words, *int8, "--report", "q.png"],
         [*words, *int8, "--weights", "same"], [*words, *int8, "--weights", "int4-g32"], [*words, "--weights", "int8"],
