@@ -300,8 +300,7 @@ def _build_directory(path: Path, request: Request) -> Engine:
         seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=format, calibrate=calibrate,
         kv=request.kv, tune=request.tune,
     )  # fmt: skip
-    if format != AS_IS:  # what these advise was done
-        remarks = [remark for remark in remarks if remark.what_to_do != AS_FLOATS]
+    remarks = [one for one in remarks if format.asked[0] is None or one.what_to_do != AS_FLOATS]  # else it was done
     engine.summary = replace(engine.summary, remarks=(*remarks, *engine.summary.remarks))
     if ids is not None:
         source = _source(path, request)
