@@ -208,6 +208,21 @@ def test_diff_of_a_calibrated_engine(tmp_path: Path, capsys: Any) -> None:
         diff_source(ingot.load(tmp_path / "q.ingot"), path, {"x": np.ones((1, 4, 8, 8), np.float32)})
 
 
+def test_a_graph_that_rounds_is_said_to(tmp_path: Path, capsys: Any) -> None:
+    graph = helper.make_graph(
+        [node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+         node("DequantizeLinear", ["q", "s", "z"], ["y"])], "g",
+        [value("x", TYPES.FLOAT, [2, 4])], [value("y", TYPES.FLOAT, [2, 4])],
+        [onnx.numpy_helper.from_array(np.array(a), name) for name, a in (("s", np.float32(0.1)), ("z", np.int8(0)))],
+    )  # fmt: skip
+    path = tmp_path / "qdq.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    assert "the source rounds to integers itself" in ingot.build(path).report.note
+    assert main(["inspect", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "a source, of which `ingot build` makes this" in told and "quantised in the source: 2 ops" in told
+
+
 def test_a_loop_without_rounds_has_no_size_to_compare(tmp_path: Path) -> None:
     """What its rounds would have given is [0, n] here and [0, 0] in ONNX Runtime; with rounds both agree."""
     body = helper.make_graph(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ runtime = pytest.importorskip("onnxruntime")
 
 from onnx import helper, numpy_helper  # noqa: E402
 
-import ingot  # noqa: E402
 from ingot.builder.build import build_network  # noqa: E402
 from ingot.cli.inspect import kernel_counts  # noqa: E402
-from ingot.cli.main import main  # noqa: E402
 from ingot.errors import UnsupportedError  # noqa: E402
 from ingot.frontends.onnx import Model  # noqa: E402
 from ingot.frontends.onnx import build_network as import_network  # noqa: E402
@@ -88,22 +85,6 @@ def test_scales_that_are_none(op: str, scale: Any) -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with pytest.raises(UnsupportedError, match="a scale must be finite and not 0, and is"):
         import_network(Model(proto, "test"), None)
-
-
-def test_a_graph_that_rounds_is_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    graph = helper.make_graph(
-        [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])], "g",
-        [helper.make_tensor_value_info("x", 1, (2, 4))], [helper.make_tensor_value_info("y", 1, (2, 4))],
-        [numpy_helper.from_array(np.array(a), name) for name, a in (("s", np.float32(0.1)), ("z", np.int8(0)))],
-    )  # fmt: skip
-    path = tmp_path / "qdq.onnx"
-    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-                     .SerializeToString())  # fmt: skip
-    assert "the source rounds to integers itself" in ingot.build(path).report.note
-    assert main(["inspect", str(path)]) == 0
-    told = capsys.readouterr().out
-    assert "a source, of which `ingot build` makes this" in told and "quantised in the source: 2 ops" in told
 
 
 def test_pairs_around_floats() -> None:
