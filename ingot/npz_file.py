@@ -100,7 +100,7 @@ def _array(file: Any, size: int, who: str) -> Array:
         if not count:
             raise FileError(f"{who} was cut off after {read:,} of {wanted:,} bytes")
         read += count
-    if dtype.kind == "b" and max(data, default=0) > 1:
+    if dtype.kind == "b" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise FileError(f"{who} has truth values that are neither 0 nor 1")
     flat = np.frombuffer(data, dtype)
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)

@@ -81,6 +81,8 @@ def what_fits(blocks: int, block_size: int, block_bytes: int, context_length: in
     """
     if blocks < 1:
         return "no cache fits: build the engine with a smaller format of weights, or take a GPU with more memory"
+    if blocks >= cache_blocks(max_running, context_length, block_size):
+        return "so much is free by now: try again"
     ways = []
     if context := min(context_length, blocks // max_running * block_size):
         ways.append(f"--context {context} with {max_running} requests at once")

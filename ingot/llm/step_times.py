@@ -14,7 +14,8 @@ SECONDS = 2.5  # changes it much
 LEAST = 4  # tokens of prompts: prompts go on, whatever is measured
 FASTER = 4.0  # what one measurement may ask for: so many times as many tokens, or so many times fewer
 WEIGHT = 0.3  # of a new measurement
-DELAYED = 2.0  # a step without prompts that takes so many times as long as others is believed if the next one does too
+DELAYED = 2.0  # a step that takes so many times as long as others, or as little, is believed if the next one does too
+SHORTEST = 1e-6  # seconds: what is measured as less is as long
 STEPS_UNTIL_ALONE = 64  # one step in so many has no prompts while they wait: what decodes take alone changes
 
 
@@ -42,13 +43,15 @@ class StepTimes:
         self._most = max(first, most)
         self._alone: dict[int, float] = {}  # seconds of steps without prompts, by the bits of their rows,
         self._last: dict[int, float] = {}  # and of the last of them
+        self._before = math.inf  # seconds of the last step
         self._since_alone = 0
         self._lately = 1.0  # times as long as decodes alone, steps in which many wait; others count as 1
         self._each = math.inf
 
     def took(self, decoded: int, prompts: int, seconds: float, left: int = 0) -> None:
         """A step took so long, with so many rows of decodes and tokens of prompts, and left some of so many prompts."""
-        bits = decoded.bit_length()
+        bits, seconds = decoded.bit_length(), max(seconds, SHORTEST)
+        before, self._before = self._before, seconds
         if not prompts:
             self._took_alone(bits, seconds)
             self._count(1.0, seconds)
@@ -59,6 +62,8 @@ class StepTimes:
         if not self._alone:
             return
         nearest = min(self._alone, key=lambda known: (abs(known - bits), known))
+        if DELAYED * seconds < self._alone[nearest] <= DELAYED * before:
+            return  # the host read the step before late, and this one had ended by then
         if nearest <= bits and DELAYED * seconds < self._alone[nearest]:
             self._alone[nearest] = seconds  # what has no prompts takes no longer than this
         took = seconds / self._alone[nearest]
@@ -79,6 +84,8 @@ class StepTimes:
         last, self._last[bits] = self._last.get(bits, seconds), seconds
         if seconds > DELAYED * before:  # by something else maybe: beside that prompts would seem to cost nothing
             seconds = min(seconds, last)
+        elif DELAYED * seconds < before <= DELAYED * last:  # one that had ended when the one before it was read
+            return
         elif DELAYED * seconds < before:  # then those before were
             before = seconds
         self._alone[bits] = before + (seconds - before) * WEIGHT

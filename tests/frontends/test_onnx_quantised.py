@@ -83,8 +83,12 @@ def test_scales_that_are_none(op: str, scale: Any) -> None:
         [numpy_helper.from_array(np.array(scale, np.float32), "s")],
     )  # fmt: skip
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    with pytest.raises(UnsupportedError, match="a scale must be finite and not 0, and is"):
-        import_network(Model(proto, "test"), None)
+    model = Model(proto, "test")
+    if op == "DequantizeLinear" and np.isfinite(scale).all():  # of 0 all numbers are 0, as of a channel that was pruned
+        import_network(model, None)
+        return
+    with pytest.raises(UnsupportedError, match="a scale must be finite( and not 0)?, and is"):
+        import_network(model, None)
 
 
 def test_pairs_around_floats() -> None:

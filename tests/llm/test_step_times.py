@@ -59,6 +59,22 @@ def test_a_step_that_something_else_delays_makes_no_later_one_longer(delayed: in
     assert alone > delayed + 2
 
 
+@pytest.mark.parametrize("prompts", [0, 50])
+def test_a_step_that_had_ended_when_it_was_read_makes_no_later_one_shorter(prompts: int) -> None:
+    """The host stood still: one step took too long, as it was read, and the next one next to nothing, or nothing."""
+    times = StepTimes(50, 2048)
+    for _ in range(20):
+        times.took(16, 0, 0.010)
+    for at in range(3000):
+        count = times.tokens()
+        takes = 0.010 + 0.0001 * count
+        if at % 300 == 50:
+            times.took(16, prompts, takes + 0.02, 3)
+            times.took(16, prompts, 0.0, 3)
+        times.took(16, count, takes, 3)
+        assert at < 10 or not times.tokens() or 45 <= times.tokens() <= 56, at  # 0: one without prompts is due
+
+
 def test_steps_that_all_take_longer_are_believed() -> None:
     """Contexts of four times the length, from one step to the next."""
     times = StepTimes(64, 512)

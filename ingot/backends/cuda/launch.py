@@ -122,6 +122,7 @@ class Launcher:
         rounds: whether rows, normalised, are rounded to float8 before a weight of float8, each with a scale. x, and out
         of a pair, may be `Rows` where the library multiplies them (`by_library`).
         """
+        assert bias is None or weight.second is None  # a gate has none: `program.py` makes no such product
         rows = len(x)
         few = INTEGER_ROWS if weight.float8 else ROWS
         if rounds and rows > few:
@@ -468,7 +469,8 @@ class Launcher:
         requests, heads, width = q.shape
         blocks, size, _, kv, stored = state.shape
         room = block_table.shape[1] * size
-        part = self.shapes.decode(requests * kv, room, width, q.element_size(), state.element_size() == 1)
+        narrow = state.element_size() == 1
+        part = self.shapes.decode(requests * kv, heads // kv, room, width, q.element_size(), narrow)
         parts = torch.empty((requests, heads, part.splits, width), dtype=torch.float32, device=q.device)
         maxima, weights = torch.empty((2, requests, heads, part.splits), dtype=torch.float32, device=q.device)
         cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)

@@ -166,15 +166,18 @@ class Shapes:
         splits = max(1, min(8, 2 * self.multiprocessors // -(-n // 64), k // STEP))
         return Tile(64, 4, splits, 3 if parts == 2 and high > 32 else 4)
 
-    def decode(self, lines: int, room: int, width: int, size: int, narrow: bool) -> Part:
+    def decode(self, lines: int, group: int, room: int, width: int, size: int, narrow: bool) -> Part:
         """What a program of decode attention has: little at a time and few threads where many programs are on each
         multiprocessor, as much as registers hold where there is one at most (the best of twelve on an H200).
 
-        lines: requests times heads of the cache. room: keys that a request may have, by its table. width, size:
-        elements of a head, and bytes of one, of the queries. narrow: whether the cache holds 8 bits.
+        lines: requests times heads of the cache. group: query heads of each of these; the sums of more than 16 take the
+        registers, so two warps would spill, and leave the matrix units. room: keys that a request may have, by its
+        table. width, size: elements of a head, and bytes of one, of the queries. narrow: whether a cache has 8 bits.
         """
         wide = width * size > 256
-        if lines * SPLITS <= self.multiprocessors:
+        if group > 16:
+            keys, warps = 32, 8 if wide else 4
+        elif lines * SPLITS <= self.multiprocessors:
             keys, warps = (32, 8) if wide else (64, 4)
         else:
             keys, warps = 32 if narrow else 16, 4 if wide else 2

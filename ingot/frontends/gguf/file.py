@@ -174,7 +174,8 @@ class _Header:
         kind = self.whole("<u4", name)
         if kind == ARRAY:
             inner = self.whole("<u4", name)
-            count = self.count("<u8", MAX_ELEMENTS - self.elements, f"elements of {name}")
+            what = f"elements of {name}{f' behind {self.elements:,} of other arrays' if self.elements else ''}"
+            count = self.count("<u8", MAX_ELEMENTS - self.elements, what)
             self.elements += count
             if inner in NUMBERS:
                 dtype = np.dtype(NUMBERS[inner])

@@ -88,6 +88,8 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "attention": (attention_kernels.decode_attention, "*bf16", 4, {**HEADS, **DECODE}),
     "attention of 64 rows": (attention_kernels.decode_attention, "*bf16", 2, {
         **HEADS, **DECODE, "BT": 16, "SPLITS": 1}),
+    "attention of 48 heads on one": (attention_kernels.decode_attention, "*bf16", 4, {
+        **HEADS, **DECODE, "HEADS": 48, "KV": 1, "BT": 32, "GM": 64, "GP": 64}),
     "attention of int8": (attention_kernels.decode_attention, "*i8", 2, {
         **HEADS, **DECODE, "W": 132, "BT": 32, "SPLITS": 4}),
     "attention of float8": (attention_kernels.decode_attention, "*fp8e4nv", 2, {

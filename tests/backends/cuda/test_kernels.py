@@ -330,18 +330,19 @@ def rotated(x: Any, cos: Any, sin: Any, halves: bool) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "heads", "kv", "width", "r", "halves", "size", "longest", "multiprocessors"),
     [(HALF, 3, 1, 32, 8, False, 64, 517, 132), (torch.float32, 4, 2, 16, 8, True, 16, 517, 1),
-     (HALF, 4, 1, 16, 8, True, 16, 16, 1)],
+     (HALF, 4, 1, 16, 8, True, 16, 16, 1), (HALF, 40, 1, 16, 8, True, 16, 70, 1)],
 )  # fmt: skip
 def test_decode_attention(
     dtype: Any, heads: int, kv: int, width: int, r: int, halves: bool, size: int, longest: int, multiprocessors: int
 ) -> None:
     """Requests of 1 token, of several blocks, of more blocks than splits, and one of padding; poison elsewhere. Of few
-    programs, of many, and undivided.
+    programs, of many, undivided, and of many heads that share keys.
     """
     contexts, columns = [1, min(37, longest - 3), 0, longest], -(-longest // size)
     requests, blocks = len(contexts), 4 * columns
-    part = Shapes(multiprocessors).decode(requests * kv, columns * size, width, dtype.itemsize, False)
-    assert (part.keys, part.splits) == ((64 if multiprocessors > 1 else 16), 1 if longest == 16 else SPLITS)
+    part = Shapes(multiprocessors).decode(requests * kv, heads // kv, columns * size, width, dtype.itemsize, False)
+    keys = 32 if heads == 40 else 64 if multiprocessors > 1 else 16
+    assert (part.keys, part.splits) == (keys, {16: 1, 70: 4}.get(longest, SPLITS))
     launcher = Launcher(torch, LAUNCHER.dependent)
     launcher.shapes = Shapes(multiprocessors)
     all_rows = draw(requests, (heads + 2 * kv) * width, dtype=dtype, seed=1)

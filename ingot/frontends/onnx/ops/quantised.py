@@ -60,14 +60,15 @@ def quantized(x: Any, scale: Any, zero: Any, kind: DType, saturate: bool = True)
     return Narrow(whole, kind) if is_narrow(kind) else whole
 
 
-def _check_scale(call: Call, scale: Value) -> None:
-    """Raises Unsupported where a known scale is 0 or no number: results would be those of no model."""
+def _check_scale(call: Call, scale: Value, least: float) -> None:
+    """Raises Unsupported where a known scale is no number, or its magnitude below the least one: 0 is no divisor."""
     known = call.contents(scale)
     if known is None:
         return
-    bad = known[~np.isfinite(known) | (known == 0)]
+    bad = known[~(np.isfinite(known) & (abs(known) >= least))]
     if bad.size:
-        raise Unsupported(f"a scale must be finite and not 0, and is {bad.flat[0]}", "quantise the model again")
+        wanted = "finite and not 0" if least else "finite"
+        raise Unsupported(f"a scale must be {wanted}, and is {bad.flat[0]}", "quantise the model again")
 
 
 def numbers(x: Any) -> Any:
@@ -80,7 +81,7 @@ def quantize_linear(
     call: Call, x: Tensor, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0,
     output_dtype: int = 0, precision: int = 0, saturate: bool = True,
 ) -> Result:  # fmt: skip
-    _check_scale(call, numbers(scale))
+    _check_scale(call, numbers(scale), float(np.finfo(np.float32).smallest_subnormal))
     kind = zero.dtype if zero is not None else dtype_of(output_dtype, "output_dtype") if output_dtype else dtypes.uint8
     spread = [None if v is None else spread_over(numbers(v), x, axis, block_size) for v in (scale, zero)]
     return quantized(x, spread[0], spread[1], kind, saturate)
@@ -91,7 +92,7 @@ def dequantize_linear(
     call: Call, x: Typed, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0,
     output_dtype: int = 0,
 ) -> Result:  # fmt: skip
-    _check_scale(call, numbers(scale))
+    _check_scale(call, numbers(scale), 0.0)
     return _dequantized(x, scale, zero, axis, block_size, output_dtype)
 
 
