@@ -264,7 +264,7 @@ BAD = {
     "an array without end": (header(keys=1, rest=text("a") + struct.pack("<IIQ", 9, 4, 2**40)), "elements of a; at"),
     "arrays of too many": (
         header(keys=3, rest=b"".join(text(n) + struct.pack("<IIQ", 9, 0, 1_500_000) + bytes(1_500_000) for n in "abc")),
-        "1,500,000 elements of c; at most 1,000,000",
+        "1,500,000 elements of c behind 3,000,000 of other arrays; at most 1,000,000",
     ),
     "an array cut off": (header(keys=1, rest=text("a") + struct.pack("<IIQ", 9, 10, 10**6)), "the file ends inside a"),
     "five dimensions": (header(tensors=1, rest=place("w", (1,) * 5, 0, 0)), "has 5 dimensions"),
