@@ -56,7 +56,7 @@ wheel: $(VENV)/wheel ## a manylinux wheel in dist/, tried in a fresh environment
 	$(BIN)/python -m tools.try_wheel build/wheel/*.whl
 	mkdir -p dist && cp build/wheel/*.whl dist
 
-size: wheel          ## the run-time set: how many distributions, how many bytes, no torch, no huggingface_hub import
+size: wheel          ## the wheel, at most 12 MB, and the run-time set: how many distributions, how many bytes, no torch, no huggingface_hub import
 	$(BIN)/python -m tools.size build/wheel/*.whl
 
 docs: $(VENV)/docs   ## docs/ and a reference out of the docstrings as a site, build/docs/index.html; no network once installed

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import compiling, prebuilt, prerequisites
+from tools import compiling, prebuilt, prerequisites, size
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -353,3 +353,17 @@ def test_a_failure_shows_what_the_compiler_said(tmp_path: Path) -> None:
     assert said.endswith(f"all it said is in {tmp_path}/build/log\n") and "[5/92]" not in said
     code, said = compile_with(tmp_path, io.StringIO(), ["no space left on device"], 1)
     assert code == 1 and said.startswith("no space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("wheel", "files", "fault"),
+    [
+        (12_000_001, {"numpy": 9}, "12,000,001 bytes of the wheel, at most 12,000,000"),
+        (9, {"numpy": 50_000_001}, "50,000,001 bytes together, at most 50,000,000"),
+        (9, {f"package{i}": 9 for i in range(29)}, "29 distributions, at most 28"),
+        (9, {"torch-2.13.0.whl": 9}, "torch-2.13.0.whl is not to be needed"),
+    ],
+)
+def test_what_is_over_its_budget_is_named(wheel: int, files: dict[str, int], fault: str) -> None:
+    assert size.faults(wheel, files) == [fault]
+    assert size.faults(12_000_000, {"numpy": 50_000_000}) == []

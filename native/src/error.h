@@ -20,7 +20,8 @@ constexpr const char* io = "io";                          // the operating syste
 constexpr const char* argument = "argument";              // the caller asked for something that is not there
 }  // namespace code
 
-struct Error : std::runtime_error {
+/// Its type is shown by libingot.so: the Python module catches what is thrown there.
+struct __attribute__((visibility("default"))) Error : std::runtime_error {
   Error(const char* error_code, const std::string& message) : std::runtime_error(message), code(error_code) {}
   const char* code;  // one of ingot::code, which live as long as the process
 };

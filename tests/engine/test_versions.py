@@ -28,7 +28,7 @@ LIBRARY = Path(_native.__file__).parent / "libingot.so"
 OLDEST, NEWEST = _native.FORMATS
 Change = Callable[[Image], object]
 
-# A process of its own: the module and the C library are two copies of the core, each with its own signal handler.
+# A process of its own, as a program that knows nothing of Python has it.
 BY_C = """
 import ctypes, json, sys
 lib = ctypes.CDLL(sys.argv[1])

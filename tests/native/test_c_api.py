@@ -16,6 +16,7 @@ from tests.native.engines import Program, encode, header, seeds, symbol
 HERE = Path(__file__).parent
 LIBRARY = Path(_native.__file__).parent / "libingot.so"
 SANITIZED = HERE.parent.parent / "build" / "fuzz" / "libingot.so"
+PRIVATE = f"INGOT_PRIVATE_{__version__.replace('.', '_')}"  # the version of what the module takes of the library
 INCLUDE = HERE.parent.parent / "native" / "include"
 
 
@@ -98,8 +99,38 @@ def test_only_the_interface_is_exported() -> None:
     done = subprocess.run(["nm", "-D", "--defined-only", str(LIBRARY)], capture_output=True, text=True, check=True)
     names = [line.split()[-1] for line in done.stdout.splitlines()]
     ours = [name for name in names if name.startswith("ingot_")]
-    assert len(ours) == 14
-    assert [name for name in names if "ingot" in name and name not in ours] == []
+    assert len(ours) == 14 and all(name.endswith("@@INGOT") for name in ours)
+    others = [name for name in names if "ingot" in name and name not in ours]
+    assert 0 < len(others) < 100  # for the module of the same version alone
+    assert [name for name in others if not name.endswith(f"@@{PRIVATE}")] == []
+
+
+def imported(first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Imports the module in a fresh process, after `first`, and prints the libraries of ingot that are mapped there."""
+    mapped = "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'libingot' in line})"
+    command = [sys.executable, "-c", f"{first}\nfrom ingot import _native\n{mapped}"]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+def other_library(folder: Path) -> Path:
+    """A libingot.so of another version."""
+    (folder / "map").write_text("INGOT { global: *; };\nINGOT_PRIVATE_99_1_0 { global: nothing; };\n")
+    library = folder / "libingot.so"
+    flags = ["-shared", "-x", "c", "/dev/null", "-Wl,-soname,libingot.so", f"-Wl,--version-script={folder / 'map'}"]
+    subprocess.run([os.environ.get("CC", "cc"), *flags, "-o", str(library)], check=True)
+    return library
+
+
+def test_the_module_runs_on_the_library_beside_it(tmp_path: Path) -> None:
+    other_library(tmp_path)
+    done = imported(LD_LIBRARY_PATH=str(tmp_path))
+    assert (done.returncode, done.stdout.split()) == (0, [str(LIBRARY)])
+
+
+def test_the_module_does_not_run_on_a_library_of_another_version(tmp_path: Path) -> None:
+    library = other_library(tmp_path)
+    done = imported(f"import ctypes; ctypes.CDLL({str(library)!r})")
+    assert done.returncode == 1 and f"{library}: version `{PRIVATE}' not found" in done.stderr
 
 
 @pytest.fixture
