@@ -41,7 +41,7 @@ from benchmarks import (
 from benchmarks.harness import THREADS, Options
 from benchmarks.onnx_models import onnx_models
 from benchmarks.onnx_road import onnx_road
-from benchmarks.torch_nets import NETS
+from benchmarks.torch_nets import ALL
 
 TABLE = {
     "machine": machine.machine,
@@ -79,7 +79,7 @@ TABLE = {
     "serve-overload": overload.serve_overload,
     "serve-overload-middle": overload.serve_overload_middle,
     "serve-floods": floods.serve_floods,
-    **{name: nets.benchmark(name) for name in NETS},
+    **{name: nets.benchmark(name) for name in ALL},
 }
 GROUPS = {"llm-formats": list(llm_formats.BENCHMARKS), "all": list(TABLE)}
 

@@ -1,10 +1,16 @@
-"""Convolutional and encoder nets against torch eager, ONNX Runtime and OpenVINO: build time, accuracy, speed."""
+"""Convolutional and encoder nets against torch eager, ONNX Runtime and OpenVINO: build time, accuracy, speed.
+
+torch.compile, which takes minutes for a net, is one more peer where INGOT_BENCH_COMPILE is set. float16, which a CPU
+stores and computes as float32, takes turns with our float32; int8 with our float engine, and the share that it reaches
+of Amdahl's bound (1967) is said: that of a net whose products alone take as much less as the peaks of arithmetic say.
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
 import importlib.util
+import math
 import os
 import statistics
 import time
@@ -25,10 +31,14 @@ from ingot import _native
 
 BATCHES = (1, 8)
 # Of the largest output, against torch in float32. int8 is calibrated on eight samples.
-ACCURACY = {"float32": 1e-4, "bfloat16": 2e-2, "int8": 0.1}
+ACCURACY = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3, "int8": 0.1}
 CALIBRATION = 8
-AROUND = {"bert": "bfloat16"}  # what is not int8 there; float32 elsewhere, whose epilogues round to int8 in fewer steps
+# What is not int8 there; float32 elsewhere, whose epilogues round to int8 in fewer steps.
+AROUND = {"bert": "bfloat16", "bert-384": "bfloat16"}
 BUILD_SECONDS = 5
+AMDAHL = 0.8  # the goal: of the bound
+PRODUCTS = ("conv_packed", "conv_transpose_packed", "matmul_packed")  # kernels whose sums may be of int8
+COMPILE = "INGOT_BENCH_COMPILE"
 # What keeps oneDNN, in OpenVINO and torch, and torch's own kernels to the level that INGOT_ISA forces.
 HELD = {
     "portable": ("SSE41", "default"), "avx2": ("AVX2", "avx2"), "avx_vnni": ("AVX2_VNNI", "avx2"),
@@ -58,16 +68,16 @@ def net(name: str, options: Options) -> Result:
         what = "calibrate, without report" if precision == "int8" else "build from the torch module, with report"
         result.add(f"{precision}: {what}", took, "s", at_most=BUILD_SECONDS if precision != "int8" else None)
     for batch in BATCHES:
-        x = torch_nets.NETS[name].inputs(batch)
+        x = torch_nets.ALL[name].inputs(batch)
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for precision, engine in engines.items():
-                _measure(result, name, module, engine, precision, x, options)
+                _measure(result, name, module, engine, precision, x, options, engines)
     return result
 
 
 def _built(name: str, module: Any, precision: str) -> tuple[Any, float]:
-    spec = torch_nets.NETS[name]
+    spec = torch_nets.ALL[name]
     inputs = (spec.inputs(2),)
     parameter = "x"
     begin = time.perf_counter()
@@ -94,11 +104,12 @@ def _has_bfloat16() -> bool:
 @functools.cache
 def _samples(name: str) -> list[Any]:
     """What int8 is calibrated on, ours and the peer's."""
-    return [torch_nets.NETS[name].inputs(1) for _ in range(CALIBRATION)]
+    return [torch_nets.ALL[name].inputs(1) for _ in range(CALIBRATION)]
 
 
 def _measure(
-    result: Result, name: str, module: Any, engine: Any, precision: str, x: Any, options: Options
+    result: Result, name: str, module: Any, engine: Any, precision: str, x: Any, options: Options,
+    engines: dict[str, Any],
 ) -> None:  # fmt: skip
     batch = len(x)
     session = engine.session(options.threads)
@@ -111,7 +122,10 @@ def _measure(
     peers = dict(_peers(name, module, precision, x, options))
     if precision == "int8" and not peers and NO_NNCF not in result.notes:
         result.notes.append(NO_NNCF)
-    times = alternate({"ingot": lambda: session.run(feeds), **peers}, options.pairs)
+    wide = _beside(precision)
+    of_wide = None if wide is None else engines[wide].session(options.threads)
+    own: dict[str, Run] = {} if of_wide is None else {wide or "": lambda: of_wide.run(feeds)}
+    times = alternate({"ingot": lambda: session.run(feeds), **peers, **own}, options.pairs)
     ours = Sample.of([t * 1e3 for t in times["ingot"]])
     with FlopCounterMode(display=False) as counter:
         module(x)
@@ -120,12 +134,14 @@ def _measure(
     def reached(who: str, milliseconds: float) -> None:
         if most:
             share = counter.get_total_flops() / (milliseconds / 1e3) / most
-            work = f"{torch_nets.NETS[name].title}, {precision}, batch {batch}"
+            work = f"{torch_nets.ALL[name].title}, {precision}, batch {batch}"
             result.shares.append(Share(work, who, share, "arithmetic", milliseconds, "ms"))
 
     reached("ingot", ours.median)
     note = f"{result.shares[-1].share:.0%} of the arithmetic peak" if most else ""
     result.add(f"{label}: ingot", ours.median, "ms", quartiles=ours.quartiles, note=note)
+    if wide is not None:
+        _add_own(result, label, wide, times, _bound(of_wide, feeds, wide, options) if precision == "int8" else None)
     eager = [peer for peer in peers if peer.startswith("torch")]
     best = min(eager, key=lambda peer: statistics.median(times[peer]), default="")
     for peer in peers:
@@ -136,6 +152,34 @@ def _measure(
         goal = 1.0 if peer in (best, "ONNX Runtime") else None
         took = f"{statistics.median(times[peer]) * 1e3:.1f} ms"
         result.add(f"{label}: {peer} / ingot", ratio.median, "×", at_least=goal, quartiles=ratio.quartiles, note=took)
+
+
+def _beside(precision: str) -> str | None:
+    """The precision of ours that one takes turns with."""
+    if precision == "int8":
+        return "bfloat16" if _has_bfloat16() else "float32"
+    return "float32" if precision == "float16" else None
+
+
+def _add_own(result: Result, label: str, wide: str, times: dict[str, list[float]], bound: float | None) -> None:
+    """How many times as fast as our engine of the other precision; of int8, what that is of Amdahl's bound."""
+    faster = Sample.of([a / b for a, b in zip(times[wide], times["ingot"], strict=True)])
+    goal = 1.0 if bound is None else None
+    result.add(f"{label}: our {wide} / ingot", faster.median, "×", at_least=goal, quartiles=faster.quartiles)
+    if bound is not None:
+        share, note = faster.median / bound, f"bound: {bound:.2f} ×"
+        result.add(f"{label}: share of Amdahl's bound", share, "", at_least=AMDAHL, note=note)
+
+
+def _bound(session: Any, feeds: dict[str, Any], wide: str, options: Options) -> float:
+    """How many times as fast a float net would be whose products alone had the arithmetic of int8."""
+    faster = peak("int8", options.threads) / (peak(wide, options.threads) or math.inf) or 2.0
+    profiles = [session.profile(feeds) for _ in range(3)]
+    total, products = (
+        min(sum(c["ns"] for c in calls if every or c.get("kernel") in PRODUCTS) for calls in profiles)
+        for every in (True, False)
+    )
+    return float(1 / (1 - products / total + products / total / faster))
 
 
 def alternate(contestants: dict[str, Run], rounds: int) -> dict[str, list[float]]:
@@ -152,6 +196,8 @@ def alternate(contestants: dict[str, Run], rounds: int) -> dict[str, list[float]
 
 def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> Iterator[tuple[str, Run]]:
     images = x.dim() == 4
+    if precision == "float16":
+        return
     if precision == "int8":
         if importlib.util.find_spec("nncf") is not None:
             around = "bf16" if _has_bfloat16() else "f32"
@@ -163,6 +209,7 @@ def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> 
             last = copy.deepcopy(module).to(memory_format=torch.channels_last)
             given = x.contiguous(memory_format=torch.channels_last)
             yield "torch eager channels-last", lambda: last(given)
+        yield from _compiled(module, x)
         if forced_level() is None:
             yield "ONNX Runtime", _onnx_runtime(name, module, x, options.threads)
         yield "OpenVINO", _openvino(name, module, x, "f32", options.threads)
@@ -183,7 +230,17 @@ def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> 
             return module(x)
 
     yield "torch autocast", autocast
+    yield from _compiled(narrow, low)
     yield "OpenVINO", _openvino(name, module, x, "bf16", options.threads)
+
+
+def _compiled(module: Any, x: Any) -> Iterator[tuple[str, Run]]:
+    """torch.compile, where it is asked for: it takes minutes."""
+    if COMPILE in os.environ:
+        torch._dynamo.reset()
+        fast = torch.compile(module, mode="max-autotune-no-cudagraphs")
+        fast(x)
+        yield "torch.compile", lambda: fast(x)
 
 
 @functools.cache
@@ -192,7 +249,7 @@ def _onnx(name: str, module: Any, batch: int) -> Path:
     path = CACHE / f"{name}-{batch}.onnx"
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        x = torch_nets.NETS[name].inputs(batch)
+        x = torch_nets.ALL[name].inputs(batch)
         torch.onnx.export(module, (x,), str(path), dynamo=True, verbose=False, external_data=False)
     return path
 
@@ -222,7 +279,7 @@ def _openvino(name: str, module: Any, x: Any, precision: str, threads: int, cali
 
         # The model's batch is fixed, so the samples are repeated to fill it.
         data = [np.repeat(one.numpy(), len(x), axis=0) for one in _samples(name)]
-        encoder = nncf.ModelType.TRANSFORMER if name == "bert" else None
+        encoder = nncf.ModelType.TRANSFORMER if name in AROUND else None
         model = nncf.quantize(model, nncf.Dataset(data), subset_size=len(data), model_type=encoder)
     compiled = core.compile_model(model, "CPU", settings)
     request = compiled.create_infer_request()

@@ -187,7 +187,8 @@ def test_reports_are_found_once_each(tmp_path: Path) -> None:
 def test_another_module_takes_the_place_of_the_native_one(tmp_path: Path) -> None:
     """The mechanism by which a sanitized module is loaded, with a plain one."""
     copied = tmp_path / Path(_native.__file__).name
-    copied.write_bytes(Path(_native.__file__).read_bytes())
+    for name in (copied.name, "libingot.so"):  # which lies beside it there too
+        (tmp_path / name).write_bytes(Path(_native.__file__).with_name(name).read_bytes())
     path = os.pathsep.join([str(sanitizers.HERE / "loaded_first"), str(ROOT)])
     environment = os.environ | {"INGOT_SANITIZED_MODULE": str(copied), "PYTHONPATH": path}
     code = "from ingot import _native; print(_native.__file__, _native.level())"

@@ -212,7 +212,7 @@ def test_build_of_an_engine_merges_an_adapter(engine: Path, tmp_path: Path) -> N
     """The same engine as by the directory; one that is there already has no phases of a build, and needs a name."""
     words = ("--lora", tuned(tmp_path), "--no-report")
     found = as_json("build", engine, "-o", tmp_path / "merged.ingot", *words)
-    assert set(found) == {"path", "bytes", "seconds", "accuracy"}
+    assert set(found) == {"path", "bytes", "seconds", "accuracy", "notes"}
     ingot("build", PICO, "-o", tmp_path / "whole.ingot", *words)
     one, other = (load(tmp_path / name) for name in ("merged.ingot", "whole.ingot"))
     assert all(one.tensor(n).tobytes() == other.tensor(n).tobytes() for n in other.header["weights"])
