@@ -33,7 +33,7 @@ def gpu_nets(options: Options) -> Result:
     """Times, differences to float32, and seconds to the first captured run."""
     result, _ = started("gpu-nets")
     for name in torch_nets.NETS:
-        module = in_range(name, torch_nets.make(name))
+        module = torch_nets.in_range(name, torch_nets.make(name))
         begin = perf_counter()
         spec = torch_nets.NETS[name]
         engine = ingot.build(module, (spec.inputs(2),), precision="float16", dynamic={"x": spec.dynamic}, report=False)
@@ -54,7 +54,7 @@ def gpu_nets_int8(options: Options) -> Result:
     """The same of nets in calibrated int8; and how far they are from the same engines on the CPU."""
     result, _ = started("gpu-nets-int8")
     for name, spec in torch_nets.NETS.items():
-        module = in_range(name, torch_nets.make(name))
+        module = torch_nets.in_range(name, torch_nets.make(name))
         samples = [spec.inputs(1) for _ in range(CALIBRATION)]
         begin = perf_counter()
         engine = ingot.quantize(
@@ -73,13 +73,6 @@ def gpu_nets_int8(options: Options) -> Result:
         for batch in BATCHES:
             _measure(result, f"{name}, batch {batch}", session, module, spec.inputs, batch, INT8_ACCURACY)
     return result
-
-
-def in_range(name: str, module: Any) -> Any:
-    """The module with an adjacency that stays in float16: ten blocks of sums of 54 numbers would leave it."""
-    if name == "stgcn":
-        module.adjacency /= 27
-    return module
 
 
 def _measure(

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import torch_nets
 from benchmarks.gpu_decode import SHAPES, Shape, started
-from benchmarks.gpu_nets import BATCHES, half, in_range, peer
+from benchmarks.gpu_nets import BATCHES, half, peer
 from benchmarks.harness import Options, Result, Sample, repeated
 
 GPT_FAST = "INGOT_BENCH_GPT_FAST"
@@ -171,7 +171,7 @@ def gpu_peers_net(name: str) -> Callable[[Options], Result]:
     def run(options: Options) -> Result:
         del options
         result, _ = started(f"gpu-peers-{name}", VERSION)
-        spec, module = torch_nets.NETS[name], in_range(name, torch_nets.make(name)).cuda()
+        spec, module = torch_nets.NETS[name], torch_nets.in_range(name, torch_nets.make(name)).cuda()
         for batch in BATCHES:
             emptied()
             compiled = torch.compile(half(module), mode="max-autotune")

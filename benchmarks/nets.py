@@ -62,9 +62,10 @@ def net(name: str, options: Options) -> Result:
         os.environ["ONEDNN_MAX_CPU_ISA"], os.environ["ATEN_CPU_CAPABILITY"] = HELD[level]
         result.notes.append(IS_HELD.format(level, *HELD[level]))
     module = torch_nets.make(name)
+    modules = {"float16": torch_nets.in_range(name, torch_nets.make(name))}
     engines = {}
     for precision in ACCURACY:
-        engines[precision], took = _built(name, module, precision)
+        engines[precision], took = _built(name, modules.get(precision, module), precision)
         what = "calibrate, without report" if precision == "int8" else "build from the torch module, with report"
         result.add(f"{precision}: {what}", took, "s", at_most=BUILD_SECONDS if precision != "int8" else None)
     for batch in BATCHES:
@@ -72,7 +73,7 @@ def net(name: str, options: Options) -> Result:
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for precision, engine in engines.items():
-                _measure(result, name, module, engine, precision, x, options, engines)
+                _measure(result, name, modules.get(precision, module), engine, precision, x, options, engines)
     return result
 
 
