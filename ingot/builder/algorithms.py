@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,12 +27,15 @@ from ingot.builder.layers import row
 from ingot.builder.measurements import (
     GAIN,
     NUMBER,
+    ROUNDS,
     Budget,
     Clock,
     check_tune,
     damaged,
+    in_turn,
     is_time,
     keep,
+    least,
     part_of,
 )
 from ingot.builder.phases import Phases
@@ -49,7 +53,6 @@ PART = "algorithms"  # of a file of measurements
 KERNEL = "conv_packed"
 PROFILES = 5  # profiled runs of each alternative, in turn
 LAYER_GAIN = 0.05  # of a call's time, which another algorithm must save
-ROUNDS, RUNS = 5, 3  # runs in turn for a comparison, each the least of some
 APART = {"float32": 1e-4, "": 0.02}  # most relative difference of an output from that by the rules; "": narrower types
 SMALL = 8  # outputs up to which there is a kernel of its own, level/narrow.h
 ALL_COUNTS = 8  # threads up to which every number is measured; beyond, every power of 2
@@ -246,14 +249,14 @@ def measured(key: str, program: Program, make: Make, feeds: Mapping[str, Array],
     before = after = difference = 0.0
     if able and clock.left():
         session = chosen.session()
-        before = after = _least(session, feeds)
+        before = after = least(partial(_seconds, session, feeds))
         calls = _faster(program, able, _by_call(program, able, session, make, feeds, clock))
         calls = list(_others(program, calls, session, make, feeds, clock))
         if calls and clock.left():
             other = make(with_algorithms(program, {number: word for number, _, word, *_ in calls}))
             faster = other.session()
             difference = _apart(faster, session, feeds)
-            before, after = _both(session, faster, feeds)
+            before, after = in_turn(partial(_seconds, session, feeds), partial(_seconds, faster, feeds))
             if after < before * (1 - GAIN) and difference <= _most_apart(program):
                 chosen = other
             else:
@@ -343,20 +346,8 @@ def _by_threads(engine: Engine, feeds: Mapping[str, Array], clock: Clock) -> Ite
             if count not in sessions:
                 sessions[count] = engine.session(threads=count)
                 sessions[count].run(feeds)
-            times[count] = min(times.get(count, math.inf), _least(sessions[count], feeds) * 1e3)
+            times[count] = min(times.get(count, math.inf), least(partial(_seconds, sessions[count], feeds)) * 1e3)
     yield from times.items()
-
-
-def _both(one: Session, two: Session, feeds: Mapping[str, Array]) -> tuple[float, float]:
-    """Seconds of a run of each at its best, in turn."""
-    best = [math.inf, math.inf]
-    for _ in range(ROUNDS):
-        best = [min(b, _least(session, feeds)) for b, session in zip(best, (one, two), strict=True)]
-    return best[0], best[1]
-
-
-def _least(session: Session, feeds: Mapping[str, Array]) -> float:
-    return min(_seconds(session, feeds) for _ in range(RUNS))
 
 
 def _seconds(session: Session, feeds: Mapping[str, Array]) -> float:

@@ -22,6 +22,7 @@ from ingot.written import write_whole
 SCHEMA = 2
 PARTS = ("int8", "algorithms")
 GAIN = 0.02  # of a run's time, which a choice must save: differences below it are the machine's mood
+ROUNDS, RUNS = 5, 3  # turns of a comparison, each the least of some runs
 MOST_BYTES = 16 << 20  # of a file of measurements
 NUMBER = (int, float)  # for `part_of`: a time
 
@@ -65,6 +66,19 @@ class Budget:
         clock = Clock((self.seconds - self.spent) * share, tell)
         yield clock
         self.spent += perf_counter() - clock.begin
+
+
+def least(timed: Callable[[], float]) -> float:
+    """The fastest of some runs; `timed` gives the seconds of one."""
+    return min(timed() for _ in range(RUNS))
+
+
+def in_turn(one: Callable[[], float], two: Callable[[], float]) -> tuple[float, float]:
+    """Seconds of a run of each at its best, in turn."""
+    best = [math.inf, math.inf]
+    for _ in range(ROUNDS):
+        best = [min(b, least(timed)) for b, timed in zip(best, (one, two), strict=True)]
+    return best[0], best[1]
 
 
 # --------------------------------------------------------------------------------------------------------- the file

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from ingot.backends.device import DEFAULT, Device
-from ingot.builder.measurements import GAIN, NUMBER, Clock, damaged, is_time, keep, part_of
+from ingot.builder.measurements import GAIN, NUMBER, Clock, damaged, in_turn, is_time, keep, least, part_of
 from ingot.engine.session import Engine, Session
 from ingot.errors import FileError
 from ingot.ir import Network
@@ -24,8 +24,7 @@ from ingot.version import __version__
 
 PART = "int8"  # of a file of measurements
 SHARE = 0.6  # of the seconds; the others are for the algorithms of convolutions
-ROUNDS, PROFILES = 5, 3  # runs in turn for a comparison, each the least of RUNS; and profiled runs of both engines
-RUNS = 3
+PROFILES = 3  # profiled runs of both engines
 WHY = "it is not faster in int8, as measured"
 
 
@@ -105,17 +104,17 @@ def tuned(
     times = profiled(plain.session(), best, feeds, layers).layers if on_cpu else []
     slower = sorted((b - a, name) for name, a, b in times if b > a)[::-1]
     floats: frozenset[str] = frozenset()
-    before = after = _least(best, given)
+    before = after = least(partial(seconds_of, best, given))
     for more in ([name] for _, name in slower):
         if not clock.left():
             break
         other = make(floats | {*more}).session(device=device)
-        one, two = _both(best, other, given)
+        one, two = in_turn(partial(seconds_of, best, given), partial(seconds_of, other, given))
         if two < one * (1 - GAIN):
             floats, best, after = floats | {*more}, other, before * two / one * (after / before)
     if clock.left() and floats != {*layers}:  # what joins layers in int8 may cost more than all of them save
         other = make(frozenset(layers)).session(device=device)
-        one, two = _both(best, other, given)
+        one, two = in_turn(partial(seconds_of, best, given), partial(seconds_of, other, given))
         if two < one * (1 - GAIN):
             floats, after = frozenset(layers), after * two / one
     named = [name for name in layers if name in floats]
@@ -150,15 +149,3 @@ def _by_place(calls: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         where = call.get("where") or ""
         found[where] = found.get(where, 0.0) + call["ns"] / 1e6
     return found
-
-
-def _both(one: Session, two: Session, feeds: Any) -> tuple[float, float]:
-    """Seconds of a run of each at its best, in turn."""
-    best = [math.inf, math.inf]
-    for _ in range(ROUNDS):
-        best = [min(b, _least(session, feeds)) for b, session in zip(best, (one, two), strict=True)]
-    return best[0], best[1]
-
-
-def _least(session: Session, feeds: Any) -> float:
-    return min(seconds_of(session, feeds) for _ in range(RUNS))
