@@ -8,7 +8,6 @@ import ast
 import math
 import os
 import re
-import stat
 import zipfile
 import zlib
 from typing import Any, BinaryIO
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ingot.errors import FileError, MemoryLimitError
+from ingot.regular import descriptor_of
 
 Array = np.ndarray[Any, Any]
 
@@ -55,15 +55,10 @@ def read_npz(path: str | os.PathLike[str], limit: int) -> dict[str, Array]:
 
 
 def _opened(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file: a FIFO or a device would block or never end."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as e:  # ValueError: a path with a NUL
-        raise FileError(f"{path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileError(f"{path} cannot be read: it is not a regular file")
-    return os.fdopen(descriptor, "rb")
+        return os.fdopen(descriptor_of(path), "rb")
+    except OSError as e:
+        raise FileError(f"{path} cannot be read: {e.strerror or e}") from None
 
 
 def _check_members(path: str, members: list[zipfile.ZipInfo], limit: int) -> None:

@@ -8,7 +8,6 @@ typed error and not a SIGBUS. Building an engine holds one tensor at a time inst
 from __future__ import annotations
 
 import os
-import stat
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from ingot import dtypes, strict_json
 from ingot.errors import CheckpointError
+from ingot.regular import IrregularError, descriptor_of
 from ingot.tensor_table import Limits, TensorInfo, check_entry, read_tensor
 
 MAX_HEADER = 64 << 20
@@ -32,18 +32,13 @@ _LIMITS = Limits(
 
 
 def open_regular(path: Path) -> int:
-    """A read-only descriptor of `path`, which must be a regular file.
-
-    A FIFO or a device would block or never end, so both are refused before anything is read.
-    """
+    """A read-only descriptor of `path`, which must be a regular file. Raises CheckpointError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        raise CheckpointError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CheckpointError(f"{path} is not a regular file")
-    return descriptor
+        return descriptor_of(path)
+    except IrregularError:
+        raise CheckpointError(f"{path} is not a regular file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be opened: {error.strerror or error}") from None
 
 
 def read_small(path: Path, limit: int) -> bytes:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BASE = {
-    "errors", "dtypes", "dims", "dims_parsing", "foreign", "npz_file", "release", "strict_json", "safetensors_file",
-    "seeded", "progress", "tensor_table", "version", "words", "written",
+    "errors", "dtypes", "dims", "dims_parsing", "foreign", "npz_file", "regular", "release", "strict_json",
+    "safetensors_file", "seeded", "progress", "tensor_table", "version", "words", "written",
 }  # fmt: skip
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "dims_parsing": BASE,
     "strict_json": BASE,
     "safetensors_file": BASE,
-    "npz_file": {"errors"},
+    "npz_file": {"errors", "regular"},
+    "regular": set(),
     "seeded": set(),
     "release": {"errors", "_native"},
     "tensor_table": BASE,

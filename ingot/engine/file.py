@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import numpy as np
 
 from ingot import _native, dtypes, strict_json
 from ingot.errors import EngineFileError, EngineVersionError, FileError
+from ingot.regular import IrregularError, descriptor_of
 from ingot.release import reading
 from ingot.tensor_table import Limits, TensorInfo, check_entry, read_tensor
 from ingot.written import beside
@@ -228,14 +228,13 @@ class EngineFile:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    # Non-blocking: opening a FIFO would otherwise wait for a writer.
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = descriptor_of(path)
+    except IrregularError:
+        raise EngineFileError(f"{path} is not a regular file") from None
     except OSError as e:
-        raise FileError(f"{path} cannot be opened: {e.strerror}") from None
+        raise FileError(f"{path} cannot be opened: {e.strerror or e}") from None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise EngineFileError(f"{path} is not a regular file")
         yield descriptor
     finally:
         os.close(descriptor)
