@@ -47,13 +47,7 @@ def memory() -> dict[str, Any]:
         prompts = [[5 + i, *range(100, 1000)] for i in range(4)]
         good = llm.generate(PROMPT, max_tokens=16).token_ids
         torch.cuda.empty_cache()
-        hog = []
-        for size in (1 << 30, 1 << 26, 1 << 21):
-            while True:
-                try:
-                    hog.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
-                except torch.OutOfMemoryError:
-                    break
+        hog = all_memory()
         short = error_of(lambda: llm.generate(prompts, max_tokens=2))
         blocks = llm.stats().blocks_used
         hog.clear()
@@ -61,6 +55,26 @@ def memory() -> dict[str, Any]:
         again = llm.generate(PROMPT, max_tokens=16).token_ids
         llm.generate(prompts, max_tokens=2)
     return {"short": short, "blocks": blocks, "same": good == again}
+
+
+def all_memory() -> list[torch.Tensor]:
+    """All that is left on the device."""
+    hog = []
+    for size in (1 << 30, 1 << 26, 1 << 21):
+        while True:
+            try:
+                hog.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            except torch.OutOfMemoryError:
+                break
+    return hog
+
+
+def hog() -> dict[str, Any]:
+    """Has all memory until it is told to go on."""
+    taken = all_memory()
+    print("ready", file=sys.stderr, flush=True)
+    sys.stdin.readline()
+    return {"bytes": sum(item.numel() for item in taken)}
 
 
 def too_much() -> dict[str, Any]:
@@ -74,6 +88,6 @@ def too_much() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    done = {"text": text, "failure": failure, "memory": memory, "too_much": too_much}[sys.argv[1]]()
+    done = {"text": text, "failure": failure, "memory": memory, "hog": hog, "too_much": too_much}[sys.argv[1]]()
     json.dump(done, sys.stdout)
     sys.stdout.flush()

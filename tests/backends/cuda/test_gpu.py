@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.kept import PICO
+from tests.serve.harness import MODEL, start
+
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
 
@@ -30,12 +33,16 @@ def said(process: subprocess.Popen[str], told: str = "") -> dict[str, Any]:
     return found
 
 
+def until_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    while (line := process.stderr.readline()) != "ready\n":
+        assert line, "it ended"
+
+
 def test_two_processes_on_one_gpu() -> None:
     both = [started("text") for _ in range(2)]
     for process in both:
-        assert process.stderr is not None
-        while (line := process.stderr.readline()) != "ready\n":
-            assert line, "it ended"
+        until_ready(process)
     one, other = (said(process, "go\n") for process in both)
     assert one == other and len(one["tokens"][0]) == 64
 
@@ -54,6 +61,27 @@ def test_a_device_that_fails() -> None:
 def test_memory_that_somebody_takes_while_requests_run() -> None:
     found = said(started("memory"))
     assert found["short"][0] == "memory" and found["blocks"] == 0 and found["same"]
+
+
+@pytest.mark.whole_gpu
+def test_a_server_whose_memory_somebody_takes() -> None:
+    """Requests fail and say why, the server lives, and answers as before when the memory is back."""
+    server = start("--device", "cuda", "--kv-memory", "256MB", source=PICO)
+    try:
+        before = server.complete(max_tokens=8)["choices"][0]["text"]
+        hog = started("hog")
+        until_ready(hog)
+        long = [[5 + i, *range(100, 1000)] for i in range(4)]
+        got = server.post("/v1/completions", {"model": MODEL, "prompt": long, "max_tokens": 2, "temperature": 0})
+        assert got.status_code == 500 and "cuda:0" in got.json()["error"]["message"], got.text
+        assert server.http.get("/health").status_code == 200
+        assert said(hog, "go\n")["bytes"] > 0
+        assert server.complete(max_tokens=8)["choices"][0]["text"] == before
+        server.complete(long, max_tokens=2)
+        assert not [name for name in server.metrics() if "restart" in name and server.metrics()[name]]
+        assert server.end() == 0
+    finally:
+        server.close()
 
 
 @pytest.mark.whole_gpu
