@@ -9,7 +9,7 @@ examples:
   ingot inspect net.ingot --program --device cuda   which calls are kernels there, and which are torch's; needs no GPU
   ingot inspect models/pico-python --why    which rewrites were made, and why others were not
   ingot inspect pico.ingot --verify         compare every weight with its digests
-  ingot inspect net.ingot --check           repeat the build's self-test here: calibrated nets have one"""
+  ingot inspect net.ingot --check           repeat the build's self-test here: language models and calibrated nets"""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--program", action="store_true", help="print the calls of kernels (native code), in their order")
     what.add_argument("--why", action="store_true", help="print which rewrites the compiler made, and why not others")
     what.add_argument("--verify", action="store_true", help="compare all weights with their digests in the file")
-    what.add_argument("--check", action="store_true", help="repeat the self-test of a calibrated net on this machine")
+    what.add_argument(
+        "--check", action="store_true",
+        help="repeat the self-test of a language model or of a calibrated net on this machine",
+    )  # fmt: skip
     parser.add_argument("--device", metavar="DEVICE", choices=("cpu", "cuda"), help="whose calls --program prints")
     options.add_sizes(parser)
     parser.add_argument("--threads", type=options.positive, metavar="N", help="how many threads memory is planned for")

@@ -308,13 +308,18 @@ class Engine:
         """Writes the engine file (beside `path`, then renamed) and returns its bytes. Equal engines are equal files.
 
         Of an engine that was built for GPUs elsewhere, device="cuda:sm_90", the kernels that it launches there are
-        compiled too, into the folder PATH.cuda (docs/devices.md).
+        compiled too, into the folder PATH.cuda (docs/devices.md). A language model's that is in memory alone gets a
+        self-test, a run of a few tokens, for `ingot inspect --check`.
         """
         known = self.header["weights"]
         names = [*self._read, *sorted(known.keys() - self._read.keys())]  # in the order in which programs read them
         tensors = {name: self.tensor(name) for name in names}
         weights = {n: {**known[n], "hash": file.digests(tensors[n])} for n in names}
-        written = file.write(path, {**self.header, "weights": weights}, tensors)
+        config = self.config
+        if self.kind == "llm" and self.path is None:
+            test = _lazy.load("ingot.engine.self_test:made_of_tokens")(self)
+            config = config if test is None else {**config, "self_test": test}
+        written = file.write(path, {**self.header, "config": config, "weights": weights}, tensors)
         if self.device.is_architecture:
             _lazy.load("ingot.builder.kernels:beside")(self, path)
         return written

@@ -1,4 +1,4 @@
-"""A calibrated net repeats a run of its build on another machine, and says where numbers differ."""
+"""A calibrated net or a language model repeats a run of its build on another machine, and says where numbers differ."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 
 import ingot
 from ingot.cli.main import main
-from ingot.engine.self_test import KEY, check
-from ingot.engine.session import Engine
+from ingot.engine.self_test import KEY, check, made_of_tokens
+from ingot.engine.session import Engine, load
 from ingot.errors import EngineFileError, MismatchError, UserError
 from tests.quantization.test_quantize import batches, net
+
+GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,88 @@ CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_damaged_ones_are_refused(engine: Engine, change: Any) -> None:
     header = copy.deepcopy(engine.header)
+    change(header["config"][KEY])
+    other = engine.with_tensors(header, {n: engine.tensor(n) for n in header["weights"]})
+    with pytest.raises(EngineFileError, match="damaged"):
+        check(other)
+
+
+# ------------------------------------------------------------------------------------------------------ language models
+
+FORMATS: dict[str, dict[str, str]] = {
+    "float32": {"precision": "float32"},
+    "bfloat16": {"precision": "bfloat16"},
+    "int8": {"precision": "bfloat16", "weights": "int8"},
+    "int8 rows": {"precision": "float32", "weights": "int8", "activations": "int8", "kv": "int8"},
+    "int4": {"precision": "bfloat16", "weights": "int4-g32"},
+}
+
+
+@pytest.fixture(scope="module", params=FORMATS.values(), ids=[*FORMATS])
+def model(request: pytest.FixtureRequest, pico: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("self_test") / "pico.ingot"
+    ingot.build(pico, report=False, progress=False, **request.param).save(path)
+    return path
+
+
+def test_a_language_model_is_checked_at_other_levels(model: Path) -> None:
+    found = load(model).config[KEY]
+    assert len(found["tokens"]) == 8 and set(found["outputs"]) == {
+        f"{name} of step {step}" for name in ("logits", "hidden") for step in (0, 1)
+    }
+    assert check(load(model)).difference == 0.0, "this is the machine of its build"
+    for level in ("portable", "avx2"):
+        command = [sys.executable, "-m", "ingot", "inspect", str(model), "--check"]
+        done = subprocess.run(command, env={**os.environ, "INGOT_ISA": level}, capture_output=True, text=True)
+        assert done.returncode == 0 and "computes what its build did" in done.stdout, done.stderr
+
+
+def test_any_corrupted_matrix_of_a_language_model_is_told(model: Path) -> None:
+    """A quarter of its bytes are those of other places, which are numbers too."""
+    engine = load(model)
+    tensors = {n: engine.tensor(n) for n in engine.header["weights"]}
+    files = set(engine.header["files"].values())
+    matrices = [n for n, a in tensors.items() if n not in files and a.ndim > 1 and a.size > 1 << 14]
+    assert len(matrices) > 10
+    for name in matrices:
+        damaged = tensors[name].copy().reshape(-1)
+        quarter = damaged.size // 4
+        damaged[:quarter] = damaged[:quarter][::-1]
+        changed = {**tensors, name: damaged.reshape(tensors[name].shape)}
+        with pytest.raises(MismatchError, match="of its root mean square"):
+            check(engine.with_tensors(engine.header, changed))
+
+
+def test_a_self_test_stays_with_its_file(model: Path, tmp_path: Path) -> None:
+    load(model).save(tmp_path / "again.ingot")
+    assert (tmp_path / "again.ingot").read_bytes() == model.read_bytes()
+
+
+def test_a_model_with_new_weights_has_a_self_test_of_its_own(model: Path, tmp_path: Path) -> None:
+    engine = load(model)
+    new = engine.refit({"model.norm.weight": np.full(256, 0.5, np.float32)})
+    with pytest.raises(UserError, match="has no self-test"):
+        check(new)
+    new.save(tmp_path / "new.ingot")
+    assert check(load(tmp_path / "new.ingot")).difference == 0.0
+    assert load(tmp_path / "new.ingot").config[KEY]["outputs"] != engine.config[KEY]["outputs"]
+
+
+TOKEN_CHANGES: dict[str, Any] = {
+    "one token": lambda test: test.update(tokens=[1]),
+    "many tokens": lambda test: test.update(tokens=[1] * 9),
+    "words": lambda test: test.update(tokens=["a"] * 8),
+    "top": lambda test: test["outputs"]["logits of step 0"].update(top=[-1]),
+    "many top": lambda test: test["outputs"]["logits of step 0"].update(top=[0] * 9),
+    "another output": lambda test: test["outputs"].pop("hidden of step 1"),
+}
+
+
+@pytest.mark.parametrize("change", TOKEN_CHANGES.values(), ids=TOKEN_CHANGES)
+def test_damaged_ones_of_tokens_are_refused(change: Any) -> None:
+    engine = load(GOLDEN / "llama-float32.ingot")
+    header = copy.deepcopy(engine.header)
+    header["config"][KEY] = made_of_tokens(engine)
     change(header["config"][KEY])
     other = engine.with_tensors(header, {n: engine.tensor(n) for n in header["weights"]})
     with pytest.raises(EngineFileError, match="damaged"):
