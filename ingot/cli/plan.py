@@ -17,6 +17,7 @@ and 1024³."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,11 @@ from ingot.cli import options
 from ingot.cli.output import Output, size, table
 from ingot.cli.source import check_target
 from ingot.errors import UserError
-from ingot.words import PRECISIONS
+from ingot.words import PRECISIONS, SAME
+
+# From the widest on. fp8 takes what int8 does: as weights, and a CPU keeps keys and values of fp8 as int8.
+SMALLER_WEIGHTS = ("int8", "int4-g128")
+SMALLER_KV = ("int8",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,36 +93,50 @@ def _way_out(
         ways.append(f"--concurrency {largest['requests']}")
     if largest["context_length"]:
         ways.append(f"--context {largest['context_length']}")
-    others = _other_formats(args, precision)
     asked = plan.concurrency, plan.context_length
-    ways += [words for words, other in others.items() if other.plan(*asked).total <= memory]
+    ways += [words for words, _ in _other_formats(args, precision, lambda other: other.plan(*asked).total <= memory)]
     least = planner.plan(1, 1).total
     if not ways and least <= memory:
         ways.append("fewer requests and a shorter context together")
     if ways:
         return f"what fits: {', or '.join(ways)}"
-    leasts = {words: other.plan(1, 1).total for words, other in others.items()}
-    smaller = [f"{words}, with which it takes {size(n)}" for words, n in leasts.items() if n <= memory]
+    others = _other_formats(args, precision, lambda other: other.plan(1, 1).total <= memory)
+    smaller = [f"{words}, with which it takes {size(other.plan(1, 1).total)}" for words, other in others]
     return (
         f"no fewer requests and no shorter context fit, for one request of one token takes {size(least)}: "
         f"it needs {' or '.join(['more memory', *smaller])}"
     )
 
 
-def _other_formats(args: argparse.Namespace, precision: str) -> dict[str, Any]:
-    """Planners of what a directory could be built with instead; an engine file has its formats for good."""
+def _other_formats(args: argparse.Namespace, precision: str, fits: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+    """What a directory could be built with instead so that it fits, and its planner: another precision, the widest
+    smaller weights, a smaller KV cache; both of those where neither will do. An engine file has its formats for good.
+    """
     if Path(args.source).is_file():
-        return {}
-    others = [("precision", name) for name in PRECISIONS if name != precision]
-    if args.weights in (None, "same"):
-        others.append(("weights", "int8"))
-    if args.kv in (None, "same"):
-        others.append(("kv", "int8"))
-    found = {}
-    for option, word in others:
-        engine, _ = _engine(argparse.Namespace(**{**vars(args), option: word}))
-        found[f"--{option} {word}"] = _lazy.load("ingot.llm.plan:MemoryPlanner")(engine, args.threads)
-    return found
+        return []
+
+    def first(tried: Iterable[dict[str, str]]) -> Iterator[tuple[str, Any]]:
+        for words in tried:
+            engine, _ = _engine(argparse.Namespace(**{**vars(args), **words}))
+            planner = _lazy.load("ingot.llm.plan:MemoryPlanner")(engine, args.threads)
+            if fits(planner):
+                yield " ".join(f"--{option} {word}" for option, word in words.items()), planner
+                return
+
+    rows = args.activations == "fp8"  # which are multiplied with weights of fp8 alone
+    weights, caches = () if rows else _behind(args.weights, SMALLER_WEIGHTS), _behind(args.kv, SMALLER_KV)
+    found = [one for name in PRECISIONS if name != precision for one in first([{"precision": name}])]
+    narrower = [*first({"weights": word} for word in weights), *first({"kv": word} for word in caches)]
+    both = ({"weights": one, "kv": two} for one in weights for two in caches)
+    return [*found, *(narrower or first(both))]
+
+
+def _behind(word: str | None, words: Sequence[str]) -> Sequence[str]:
+    """The words that take less than this one."""
+    if word in (None, SAME):
+        return words
+    word = "int8" if word == "fp8" else word
+    return words[words.index(word) + 1 :] if word in words else ()
 
 
 def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:

@@ -143,6 +143,38 @@ def test_a_plan_that_another_precision_fits(capsys: pytest.CaptureFixture[str], 
     assert "--precision" not in Found(capsys, "plan", built, "--threads", 1, "--memory", "20MB").verdict(2)
 
 
+# What was asked for, what there is just memory for, and what is offered first: weights, a cache, or both.
+SMALLER: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "weights of int8": ({}, {"weights": "int8"}, "--weights int8"),
+    "weights of int4": ({}, {"weights": "int4-g128"}, "--weights int4-g128"),
+    "int4 for int8": ({"weights": "int8"}, {"weights": "int4-g128"}, "--weights int4-g128"),
+    "int4 for fp8": ({"weights": "fp8"}, {"weights": "int4-g128"}, "--weights int4-g128"),
+    "a cache of int8": ({"weights": "int4-g128"}, {"kv": "int8"}, "--kv int8"),
+    "both, int8": ({}, {"weights": "int8", "kv": "int8"}, "--weights int8 --kv int8"),
+    "both, int4": ({}, {"weights": "int4-g128", "kv": "int8"}, "--weights int4-g128 --kv int8"),
+    "rows of fp8": ({"weights": "fp8", "activations": "fp8"}, {"kv": "int8"}, "--kv int8"),
+    "nothing smaller": ({"weights": "int4-g32", "kv": "fp8"}, {}, ""),
+}
+
+
+@pytest.mark.parametrize(("asked", "fitting", "offered"), SMALLER.values(), ids=SMALLER)
+def test_a_plan_that_smaller_formats_fit(
+    capsys: pytest.CaptureFixture[str], asked: dict[str, str], fitting: dict[str, str], offered: str
+) -> None:
+    words = {name: asked.get(name) for name in ("weights", "activations", "kv")}
+
+    def total(words: dict[str, str | None]) -> int:
+        return MemoryPlanner(once(PICO, "float16", *words.values())[0], 1).plan(4, 512).total
+
+    memory = total({**words, **fitting}) - (not fitting)
+    plan = ["plan", str(PICO), "--threads", "1", "--concurrency", "4", "--context", "512", "--precision", "float16"]
+    plan += ["--memory", str(memory), *(part for name, word in asked.items() for part in (f"--{name}", word))]
+    line = Found(capsys, *plan).verdict(2)
+    found = re.findall(r"--(?:weights|kv) \S+(?: --kv \S+)?", line.replace(",", " ,"))
+    assert found[:1] == ([offered] if offered else [])
+    assert not offered or Found(capsys, *plan, *offered.split()).code == 0
+
+
 def test_a_plan_that_does_not_fit_in_this_machine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
