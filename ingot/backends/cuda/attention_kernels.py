@@ -1,4 +1,8 @@
-"""Attention over a paged cache, in Triton: rotary embedding, writes to the cache, decoding and prefill."""
+"""Attention over a paged cache, in Triton: rotary embedding, writes to the cache, decoding and prefill.
+
+Tiles have P elements of a head of D, for Triton's have powers of two. Those behind D are zeros, and neither read nor
+written.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,38 @@ import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
 from ingot.backends.cuda.row_kernels import as_float8
+
+
+@triton.jit
+def _inside(lines, at, D: tl.constexpr):
+    """Where a tile has lines, [N, 1], and these the elements `at` of a head."""
+    found = lines
+    if at.shape[0] > D:
+        found = lines & (at < D)[None, :]
+    return found
+
+
+@triton.jit
+def _vector(place, at, D: tl.constexpr):
+    """The elements `at` of a head."""
+    if at.shape[0] > D:
+        found = tl.load(place + at, mask=at < D, other=0.0)
+    else:
+        found = tl.load(place + at)
+    return found
+
+
+@triton.jit
+def _lines(place, at, lines, D: tl.constexpr):
+    """The elements `at` of heads at [N] places; zeros where `lines` is not, if it is not None."""
+    tile = place[:, None] + at[None, :]
+    if lines is not None:
+        found = tl.load(tile, mask=_inside(lines[:, None], at, D), other=0.0)
+    elif at.shape[0] > D:
+        found = tl.load(tile, mask=(at < D)[None, :], other=0.0)
+    else:
+        found = tl.load(tile)
+    return found
 
 
 @triton.jit
@@ -62,12 +98,12 @@ def _float_in_cache(x, kind: tl.constexpr, NATIVE: tl.constexpr):
 @triton.jit
 def _cached(
     state, scales, block_table, token, kv, start, end, columns, slots, block_stride, KV: tl.constexpr, D: tl.constexpr,
-    W: tl.constexpr, BLOCK: tl.constexpr, BT: tl.constexpr,
+    P: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values [BT, D] of a request's positions from start on, zeros from end on, and the scales [BT] of these
+    """Keys and values [BT, P] of a request's positions from start on, zeros from end on, and the scales [BT] of these
     and those if they are int8. A vector takes W elements.
     """
-    at = tl.arange(0, D)
+    at = tl.arange(0, P)
     position = start + tl.arange(0, BT)
     old = (position < end) & (position // BLOCK < columns)
     if BLOCK % BT == 0:  # all in one block
@@ -76,8 +112,8 @@ def _cached(
         block = tl.load(block_table + token * columns + position // BLOCK, mask=old, other=0)
     old &= (block >= 0) & (block < slots // BLOCK)  # the host tells of others, and nothing is read for them
     row = block.to(tl.int64) * block_stride + (position % BLOCK) * (2 * KV * W) + kv * W
-    keys = tl.load(state + row[:, None] + at[None, :], mask=old[:, None], other=0.0)
-    values = tl.load(state + row[:, None] + KV * W + at[None, :], mask=old[:, None], other=0.0)
+    keys = _lines(state + row, at, old, D)
+    values = _lines(state + row + KV * W, at, old, D)
     key_scale, value_scale = row, row
     if W > D:
         key_scale = tl.load(scales + (row + D) // 4, mask=old, other=0.0)
@@ -90,19 +126,19 @@ def _newest(
     q_row, k_row, v_row, cos, sin, state, token, at, used, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     ROPE: tl.constexpr, HALVES: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """Of a request's new row the queries [GM, D], rotated, and key and value [D] as the cache holds them, with their
+    """Of a request's new row the queries [GM, P], rotated, and key and value [P] as the cache holds them, with their
     scales if it is of int8.
     """
     element = q_row.dtype.element_ty
-    queries = tl.load(q_row + at[None, :], mask=used[:, None], other=0.0)
-    key = tl.load(k_row + at)
+    queries = tl.load(q_row + at[None, :], mask=_inside(used[:, None], at, D), other=0.0)
+    key = _vector(k_row, at, D)
     if ROPE:
         pair, c, s = _rotated(cos, sin, token, at, R, HALVES)
-        turned = tl.load(q_row + pair[None, :], mask=used[:, None], other=0.0).to(tl.float32)
+        turned = tl.load(q_row + pair[None, :], mask=_inside(used[:, None], pair, D), other=0.0).to(tl.float32)
         queries = queries.to(tl.float32) * c[None, :] + turned * s[None, :]
-        key = key.to(tl.float32) * c + tl.load(k_row + pair).to(tl.float32) * s
+        key = key.to(tl.float32) * c + _vector(k_row, pair, D).to(tl.float32) * s
     key = key.to(element)
-    value = tl.load(v_row + at)
+    value = _vector(v_row, at, D)
     key_scale, value_scale = 1.0, 1.0
     if W > D:
         wide = value.to(tl.float32)
@@ -119,8 +155,12 @@ def _write(
     state, scales, place, at, key, value, key_scale, value_scale, KV: tl.constexpr, D: tl.constexpr, W: tl.constexpr
 ):  # fmt: skip
     """Puts a key and a value into the cache, and their scales behind them if it is of int8."""
-    tl.store(state + place + at, key)
-    tl.store(state + place + KV * W + at, value)
+    if at.shape[0] > D:
+        tl.store(state + place + at, key, mask=at < D)
+        tl.store(state + place + KV * W + at, value, mask=at < D)
+    else:
+        tl.store(state + place + at, key)
+        tl.store(state + place + KV * W + at, value)
     if W > D:
         tl.store(scales + (place + D) // 4, key_scale)
         tl.store(scales + (place + KV * W + D) // 4, value_scale)
@@ -129,12 +169,12 @@ def _write(
 @triton.jit
 def _combine(
     partial, maxima, weights, out, token, kv, out_stride, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    GP: tl.constexpr, SPLITS: tl.constexpr,
+    P: tl.constexpr, GP: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """The parts of the attention of the heads that share keys as one; zeros where there was no context."""
     head = tl.arange(0, GP)
     used = head < GROUP
-    at = tl.arange(0, D)
+    at = tl.arange(0, P)
     line = (token * HEADS + kv * GROUP + head) * SPLITS
     parts = line[:, None] + tl.arange(0, SPLITS)[None, :]
     tops = tl.load(maxima + parts, mask=used[:, None], other=float("-inf"), cache_modifier=".cg")
@@ -142,22 +182,23 @@ def _combine(
     base = tl.where(top > float("-inf"), top, 0.0)
     shares = tl.load(weights + parts, mask=used[:, None], other=0.0, cache_modifier=".cg")
     total = tl.sum(shares * tl.exp(tops - base[:, None]), axis=1)
-    found = tl.zeros((GP, D), tl.float32)
+    found = tl.zeros((GP, P), tl.float32)
     for i in tl.static_range(SPLITS):
         share = tl.exp(tl.load(maxima + line + i, mask=used, other=0.0, cache_modifier=".cg") - base)
         part = partial + (line + i)[:, None] * D + at[None, :]
-        found += tl.load(part, mask=used[:, None], other=0.0, cache_modifier=".cg") * share[:, None]
+        here = _inside(used[:, None], at, D)
+        found += tl.load(part, mask=here, other=0.0, cache_modifier=".cg") * share[:, None]
     found /= tl.where(total > 0, total, 1.0)[:, None]
     place = out + token * out_stride + (kv * GROUP + head)[:, None] * D + at[None, :]
-    tl.store(place, found.to(out.dtype.element_ty), mask=used[:, None])
+    tl.store(place, found.to(out.dtype.element_ty), mask=_inside(used[:, None], at, D))
 
 
 @triton.jit(do_not_specialize=["columns", "slots"])
 def decode_attention(
     q, key, value, cos, sin, slot, state, scales, context_len, block_table, slopes, partial, maxima, weights, arrived,
     out, scale, softcap, window, q_stride, k_stride, v_stride, out_stride, columns, slots, block_stride,
-    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr, ROPE: tl.constexpr,
-    HALVES: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
+    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, P: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    ROPE: tl.constexpr, HALVES: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
     BLOCK: tl.constexpr, BT: tl.constexpr, GM: tl.constexpr, GP: tl.constexpr, SPLITS: tl.constexpr,
     NATIVE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -183,10 +224,10 @@ def decode_attention(
     last = tl.minimum(first + each, context)
     end = tl.minimum(last, context - 1)
     keys, values, key_scale, value_scale = _cached(
-        state, scales, block_table, token, kv, first, end, columns, slots, block_stride, KV, D, W, BLOCK, BT
+        state, scales, block_table, token, kv, first, end, columns, slots, block_stride, KV, D, P, W, BLOCK, BT
     )
     after_others(DEPENDENT)
-    at = tl.arange(0, D)
+    at = tl.arange(0, P)
     head = tl.arange(0, GM)
     used = head < GROUP
     element = q.dtype.element_ty
@@ -200,11 +241,11 @@ def decode_attention(
         _write(state, scales, place, at, new_key, new_value, new_key_scale, new_value_scale, KV, D, W)
     top = tl.full((GM,), float("-inf"), tl.float32)
     total = tl.zeros((GM,), tl.float32)
-    sums = tl.zeros((GM, D), tl.float32)
+    sums = tl.zeros((GM, P), tl.float32)
     for start in range(first, last, BT):
         position = start + tl.arange(0, BT)
         next_keys, next_values, next_key_scale, next_value_scale = _cached(
-            state, scales, block_table, token, kv, start + BT, end, columns, slots, block_stride, KV, D, W, BLOCK, BT
+            state, scales, block_table, token, kv, start + BT, end, columns, slots, block_stride, KV, D, P, W, BLOCK, BT
         )
         new = position == context - 1
         keys = tl.where(new[:, None], new_key.to(element)[None, :], keys.to(element))
@@ -235,23 +276,24 @@ def decode_attention(
     if SPLITS == 1:
         found = sums / tl.where(total > 0, total, 1.0)[:, None]
         place = out + token * out_stride + (kv * GROUP + head)[:, None] * D + at[None, :]
-        tl.store(place, found.to(out.dtype.element_ty), mask=used[:, None])
+        tl.store(place, found.to(out.dtype.element_ty), mask=_inside(used[:, None], at, D))
     else:
         line = (token * HEADS + kv * GROUP + head) * SPLITS
-        tl.store(partial + (line + split)[:, None] * D + at[None, :], sums, mask=used[:, None])
+        tl.store(partial + (line + split)[:, None] * D + at[None, :], sums, mask=_inside(used[:, None], at, D))
         tl.store(maxima + line + split, top, mask=used)
         tl.store(weights + line + split, total, mask=used)
         tl.debug_barrier()  # all threads have written before one counts
         if tl.atomic_add(arrived + token * KV + kv, 1, sem="acq_rel") == SPLITS - 1:
             tl.store(arrived + token * KV + kv, 0)
-            _combine(partial, maxima, weights, out, token, kv, out_stride, HEADS, GROUP, D, GP, SPLITS)
+            _combine(partial, maxima, weights, out, token, kv, out_stride, HEADS, GROUP, D, P, GP, SPLITS)
 
 
 @triton.jit(do_not_specialize=["slots"])
 def rotate_write(
     q, key, value, cos, sin, slot, state, scales, out, q_stride, k_stride, v_stride, slots,
-    HEADS: tl.constexpr, HB: tl.constexpr, KV: tl.constexpr, KB: tl.constexpr, D: tl.constexpr, W: tl.constexpr,
-    R: tl.constexpr, ROPE: tl.constexpr, HALVES: tl.constexpr, NATIVE: tl.constexpr, DEPENDENT: tl.constexpr,
+    HEADS: tl.constexpr, HB: tl.constexpr, KV: tl.constexpr, KB: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, ROPE: tl.constexpr, HALVES: tl.constexpr, NATIVE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Rotates a token's queries into out [T, HEADS, D], rotates its keys, and writes them and its values to its slot.
 
@@ -259,24 +301,26 @@ def rotate_write(
     """
     after_others(DEPENDENT)
     token = tl.program_id(0)
-    at = tl.arange(0, D)[None, :]
+    at = tl.arange(0, P)[None, :]
     head = tl.arange(0, HB)[:, None]
     kv = tl.arange(0, KB)[:, None]
     to = tl.load(slot + token)
-    written = (kv < KV) & (to >= 0) & (to < slots)
+    written = _inside((kv < KV) & (to >= 0) & (to < slots), tl.arange(0, P), D)
+    mine = _inside(kv < KV, tl.arange(0, P), D)
     k_row = key + token.to(tl.int64) * k_stride + kv * D
-    keys = tl.load(k_row + at, mask=kv < KV, other=0.0)
+    keys = tl.load(k_row + at, mask=mine, other=0.0)
     if ROPE:
-        pair, c, s = _rotated(cos, sin, token, tl.arange(0, D), R, HALVES)
+        pair, c, s = _rotated(cos, sin, token, tl.arange(0, P), R, HALVES)
         pair, c, s = pair[None, :], c[None, :], s[None, :]
         q_row = q + token.to(tl.int64) * q_stride + head * D
-        queries = tl.load(q_row + at, mask=head < HEADS, other=0.0).to(tl.float32) * c
-        queries += tl.load(q_row + pair, mask=head < HEADS, other=0.0).to(tl.float32) * s
+        used = _inside(head < HEADS, tl.arange(0, P), D)
+        queries = tl.load(q_row + at, mask=used, other=0.0).to(tl.float32) * c
+        queries += tl.load(q_row + pair, mask=used, other=0.0).to(tl.float32) * s
         to_row = out + token.to(tl.int64) * (HEADS * D) + head * D
-        tl.store(to_row + at, queries.to(out.dtype.element_ty), mask=head < HEADS)
-        keys = keys.to(tl.float32) * c + tl.load(k_row + pair, mask=kv < KV, other=0.0).to(tl.float32) * s
+        tl.store(to_row + at, queries.to(out.dtype.element_ty), mask=used)
+        keys = keys.to(tl.float32) * c + tl.load(k_row + pair, mask=mine, other=0.0).to(tl.float32) * s
     keys = keys.to(key.dtype.element_ty)
-    values = tl.load(value + token.to(tl.int64) * v_stride + kv * D + at, mask=kv < KV, other=0.0)
+    values = tl.load(value + token.to(tl.int64) * v_stride + kv * D + at, mask=mine, other=0.0)
     place = to.to(tl.int64) * (2 * KV * W) + kv * W + at
     if W > D:
         keys, key_scale = _whole_in_cache(keys.to(tl.float32), values.to(tl.float32))
@@ -318,13 +362,9 @@ def _attend(
             block = tl.load(table + tl.minimum(where // BLOCK, columns - 1))
             block = tl.minimum(tl.maximum(block, 0), blocks - 1)
             row = block.to(tl.int64) * block_stride + (where % BLOCK) * (2 * KV * W) + kv * W
-        if MASKED:  # what lies behind the end may be no number
-            inside = (where < end)[:, None]
-            keys = tl.load(state + row[:, None] + at[None, :], mask=inside, other=0.0)
-            values = tl.load(state + row[:, None] + KV * W + at[None, :], mask=inside, other=0.0)
-        else:
-            keys = tl.load(state + row[:, None] + at[None, :])
-            values = tl.load(state + row[:, None] + KV * W + at[None, :])
+        inside = where < end if MASKED else None  # what lies behind the end may be no number
+        keys = _lines(state + row, at, inside, D)
+        values = _lines(state + row + KV * W, at, inside, D)
         scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
         if W > D:
             scores *= tl.load(scales + (row + D) // 4, mask=where < end, other=0.0)[None, :]
@@ -358,9 +398,9 @@ def _attend(
 @triton.jit(do_not_specialize=["tokens", "columns", "blocks"])
 def prefill_attention(
     q, state, scales, tiles, query_start, context_len, block_table, slopes, out, tokens, scale, softcap, window,
-    q_stride, columns, blocks, block_stride, HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, W: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, BLOCK: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+    q_stride, columns, blocks, block_stride, HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
+    W: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, BLOCK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Attention of several rows a request over cached tokens, their own included, into out [T, HEADS, D].
 
@@ -380,12 +420,13 @@ def prefill_attention(
     rows = tl.load(query_start + request + 1, mask=somebody, other=0) - begin
     context = tl.load(context_len + request, mask=somebody, other=0)
     line = tl.arange(0, BM)
-    at = tl.arange(0, D)
+    at = tl.arange(0, P)
     number = first + line // GROUP
     head = kv * GROUP + line % GROUP
     used = (line < ROWS * GROUP) & (number < rows) & (begin + number < tokens)
     token = (begin + number).to(tl.int64)
-    queries = tl.load(q + token[:, None] * q_stride + head[:, None] * D + at[None, :], mask=used[:, None], other=0.0)
+    here = _inside(used[:, None], at, D)
+    queries = tl.load(q + token[:, None] * q_stride + head[:, None] * D + at[None, :], mask=here, other=0.0)
     position = context - rows + number
     if ALIBI:
         slope = tl.load(slopes + head, mask=used, other=0.0)
@@ -393,7 +434,7 @@ def prefill_attention(
         slope = position.to(tl.float32)
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
-    sums = tl.zeros((BM, D), tl.float32)
+    sums = tl.zeros((BM, P), tl.float32)
     table = block_table + request.to(tl.int64) * columns
     least = context - rows + first  # the first position: whatever lies before it all rows see
     end = tl.minimum(least + ROWS, context)
@@ -412,4 +453,4 @@ def prefill_attention(
     )  # fmt: skip
     found = sums / tl.where(total > 0, total, 1.0)[:, None]
     place = out + token[:, None] * (HEADS * D) + head[:, None] * D + at[None, :]
-    tl.store(place, found.to(out.dtype.element_ty), mask=used[:, None])
+    tl.store(place, found.to(out.dtype.element_ty), mask=here)

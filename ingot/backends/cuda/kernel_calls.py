@@ -161,7 +161,7 @@ class KernelCalls:
             self.launcher.product(x, weight, given, norm, rounds=True)
             tensors[found.outs[0]] = given
             return True
-        extra: Any = None if found.extra is None else tensors[found.extra]
+        extra: Any = self.made.biases.get(number) if found.extra is None else tensors[found.extra]
         bias = None if found.bias is None else tensors[found.bias]
         if any(v is not None and v.stride(-1) != 1 for v in (bias, extra)):
             return False

@@ -470,7 +470,7 @@ class Launcher:
         blocks, size, _, kv, stored = state.shape
         room = block_table.shape[1] * size
         narrow = state.element_size() == 1
-        part = self.shapes.decode(requests * kv, heads // kv, room, width, q.element_size(), narrow)
+        part = self.shapes.decode(requests * kv, heads // kv, room, power(width), q.element_size(), narrow)
         parts = torch.empty((requests, heads, part.splits, width), dtype=torch.float32, device=q.device)
         maxima, weights = torch.empty((2, requests, heads, part.splits), dtype=torch.float32, device=q.device)
         cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
@@ -479,9 +479,9 @@ class Launcher:
             maxima, weights, self.zeros(requests * kv, q.device), out, form.scale, form.softcap, form.window,
             q.stride(0), key.stride(0), value.stride(0), out.stride(0), block_table.stride(0), blocks * size,
             state.stride(0),
-            HEADS=heads, KV=kv, D=width, W=stored, **self._rotation(form, width), BLOCK=size, BT=part.keys,
-            GM=max(16, power(heads // kv)), GP=power(heads // kv), SPLITS=part.splits, **form.flags, NATIVE=self.native,
-            DEPENDENT=self.dependent, num_warps=part.warps, **self.options,
+            HEADS=heads, KV=kv, D=width, P=power(width), W=stored, **self._rotation(form, width), BLOCK=size,
+            BT=part.keys, GM=max(16, power(heads // kv)), GP=power(heads // kv), SPLITS=part.splits, **form.flags,
+            NATIVE=self.native, DEPENDENT=self.dependent, num_warps=part.warps, **self.options,
         )  # fmt: skip
 
     def prefill(
@@ -496,15 +496,16 @@ class Launcher:
         turned = q if form.cos is None else self.torch.empty((tokens, heads, width), dtype=q.dtype, device=q.device)
         self.attention_kernels.rotate_write[(tokens,)](
             q, key, value, cos, sin, slot, state, scales, turned, q.stride(0), key.stride(0), value.stride(0),
-            blocks * size, HEADS=heads, HB=power(heads), KV=kv, KB=power(kv), D=width, W=stored,
-            **self._rotation(form, width), NATIVE=self.native, DEPENDENT=self.dependent, num_warps=4, **self.options,
+            blocks * size, HEADS=heads, HB=power(heads), KV=kv, KB=power(kv), D=width,
+            P=power(width), W=stored, **self._rotation(form, width), NATIVE=self.native, DEPENDENT=self.dependent,
+            num_warps=4, **self.options,
         )  # fmt: skip
         lines = lines_of(heads // kv)
-        keys, stages, warps = self.shapes.prefill(width, q.element_size(), lines, stored > width)
+        keys, stages, warps = self.shapes.prefill(power(width), q.element_size(), lines, stored > width)
         self.attention_kernels.prefill_attention[(len(tiles), kv)](
             turned, state, scales, tiles, query_start, context_len, block_table, slopes, out, tokens, form.scale,
             form.softcap, form.window, turned.stride(0), block_table.stride(0), blocks, state.stride(0), HEADS=heads,
-            KV=kv, D=width, W=stored, BLOCK=size, BM=lines, BN=keys, STAGES=stages, **form.flags,
+            KV=kv, D=width, P=power(width), W=stored, BLOCK=size, BM=lines, BN=keys, STAGES=stages, **form.flags,
             DEPENDENT=self.dependent, num_warps=warps, **self.options,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from ingot.backends.cuda.launch_shapes import LEAST_GROUP, MOST_INPUTS, power
 from ingot.ir import Network, Node, Value
 from ingot.ops.attention import KvWrite, PagedAttention, Rope, RopeTable
 from ingot.ops.binary import Add, Mul
-from ingot.ops.conversion import Dequantize, Float8Rows
+from ingot.ops.conversion import Cast, Dequantize, Float8Rows
 from ingot.ops.elementwise import Gelu, Relu, Silu
 from ingot.ops.indexing import Embedding, Take
 from ingot.ops.mixture import ACTIVATIONS, Moe
@@ -24,6 +24,7 @@ from ingot.ops.product import Matmul
 
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 SINGLES = (RopeTable, Embedding, Take, Dequantize, LayerNorm)  # that have a kernel by themselves
+MOST_PADDED = 256  # elements of a head whose width is no power of two
 MOST_EXPERTS = 1024  # of a mixture: a program looks at all of them
 
 
@@ -51,8 +52,9 @@ class Product:
 
     outs: a result each; of a pair one. activation: what sums go through, of a pair those of the gate, by its name in
     `ops.mixture`; bias: a row that is added before, or before `extra`. extra: what is added last, rows of the result's
-    shape or one row for all. rounds: whether the rows, normalised, become floats of 8 bits with a scale each.
-    before_rounding: whether a product that does so is all that reads the result of a pair.
+    shape or one row for all. biases: of several weights a row for the results of each, in place of these. rounds:
+    whether the rows, normalised, become floats of 8 bits with a scale each. before_rounding: whether a product that
+    does so is all that reads the result of a pair.
     """
 
     nodes: tuple[Node, ...]
@@ -66,6 +68,7 @@ class Product:
     before_rounding: bool = False
     activation: str = ""
     bias: Value | None = None
+    biases: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ def _attention(network: Network, node: Node) -> Attention | None:
         return None
     state, key, value, slot = write.inputs
     width = q.shape[2]
-    if not isinstance(width, int) or width < 16 or width != power(width):
+    if not isinstance(width, int) or width < 16 or (width != power(width) and (width % 16 or width > MOST_PADDED)):
         return None
     nodes: tuple[Node, ...] = (write, node)
     cos, sin, halves = None, None, True
@@ -287,12 +290,14 @@ def _products(network: Network) -> Iterator[Product]:
         if node not in taken:
             ends[node] = end = _end(network, node, taken)
             taken.update(end.nodes)
-            alone = factor.turned or bool(end.nodes)
-            key = (id(node) if alone else 0, id(node.inputs[0]), node.output.dtype, factor.weight.dtype, factor.group)
+            row = end.row
+            alone = factor.turned or (bool(end.nodes) and row is None)
+            kinds = node.output.dtype, factor.weight.dtype, None if row is None else row.dtype
+            key = (id(node) if alone else 0, id(node.inputs[0]), factor.group, *kinds)
             families.setdefault(key, []).append((node, factor))
     for family in families.values():
         for members in [family] if all(_movable(f) for _, f in family) else [[one] for one in family]:
-            yield _product(network, members, ends[members[0][0]])
+            yield _product(network, members, [ends[node] for node, _ in members])
 
 
 def _movable(factor: Factor) -> bool:
@@ -383,13 +388,23 @@ class End(NamedTuple):
     activation: str = ""
     extra: Value | None = None
 
+    @property
+    def row(self) -> Value | None:
+        """A stored row that is added and nothing else, which nobody else reads: it may lie beside those of others."""
+        alone = self.extra is not None and not self.activation and self.bias is None
+        row = self.extra if alone else None
+        return row if row is not None and row.kind == "parameter" and len(row.shape) == len(row.uses) == 1 else None
+
 
 def _end(network: Network, node: Node, taken: set[Node]) -> End:
     """A bias, an activation, and what is added then, as far as they are there."""
     nodes, out = [], node.output
     bias, activation, extra = None, "", None
     if (reader := _added(network, out, taken, row=True)) is not None:
-        nodes, bias, out = [reader], _other(reader, out), reader.output
+        bias = _other(reader, out)
+        nodes, out = [reader], reader.output
+        if (widens := _widens(network, bias, reader)) is not None:
+            nodes, bias = [widens, reader], widens.inputs[0]
     follower = _reader(network, out)
     if follower is not None and follower not in taken and (activation := _activation(follower)):
         nodes, out = [*nodes, follower], follower.output
@@ -398,6 +413,15 @@ def _end(network: Network, node: Node, taken: set[Node]) -> End:
     if not activation and extra is None:
         bias, extra = None, bias
     return End(tuple(nodes), bias, activation, extra)
+
+
+def _widens(network: Network, row: Value, reader: Node) -> Node | None:
+    """What makes float32 of a stored row for this reader alone: kernels read rows of any floats, and widen them."""
+    made = row.node
+    if made is None or not isinstance(made.op, Cast) or not _only(network, row, reader):
+        return None
+    (stored,) = made.inputs
+    return made if stored.kind == "parameter" and stored.dtype in FLOATS and row.dtype is dtypes.float32 else None
 
 
 def _reader(network: Network, value: Value) -> Node | None:
@@ -423,12 +447,16 @@ def _added(network: Network, out: Value, taken: set[Node], row: bool) -> Node | 
     return reader if others[0].shape == (out.shape[-1:] if row else out.shape) else None
 
 
-def _product(network: Network, members: Sequence[tuple[Node, Factor]], end: End) -> Product:
+def _product(network: Network, members: Sequence[tuple[Node, Factor]], ends: Sequence[End]) -> Product:
     first, factors = members[0][0], tuple(f for _, f in members)
-    outs = (end.nodes[-1].output,) if end.nodes else tuple(node.output for node, _ in members)
     before = _before(network, first.inputs[0], _made(*members), factors[0])
-    return Product((*before.nodes, *end.nodes), before.x, factors, outs, False, before.norm, end.extra, before.rounds,
-                   activation=end.activation, bias=end.bias)  # fmt: skip
+    nodes = (*before.nodes, *(node for end in ends for node in end.nodes))
+    outs = tuple((end.nodes or (node,))[-1].output for (node, _), end in zip(members, ends, strict=True))
+    several = len(members) > 1
+    end = End() if several else ends[0]
+    biases = tuple(end.row for end in ends if several and end.row is not None)
+    return Product(nodes, before.x, factors, outs, False, before.norm, end.extra, before.rounds,
+                   activation=end.activation, bias=end.bias, biases=biases)  # fmt: skip
 
 
 class Before(NamedTuple):

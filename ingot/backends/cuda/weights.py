@@ -16,6 +16,7 @@ from ingot.ir import Value
 class Arranged:
     """A loaded network, its calls, and what the products among them multiply with.
 
+    biases: of products of several weights the row that is added to all of their results, by the number of the call.
     groups: of parameters that are stored as two integers a byte, by how many share a scale. over: numbers of the
     products whose result may take the place of what they add.
     """
@@ -23,6 +24,7 @@ class Arranged:
     loaded: Loaded
     calls: tuple[Call, ...]
     weights: dict[int, Weight]  # by the number of the call
+    biases: dict[int, Any]
     mixtures: dict[int, Mixture]  # the same
     groups: dict[Value, int]
     over: frozenset[int]
@@ -31,11 +33,12 @@ class Arranged:
 def arranged(torch: Any, loaded: Loaded) -> Arranged:
     """Brings weights into the form in which kernels read them.
 
-    Weights of one product lie one behind the other, and the parameters become views of the whole. Integers of 4 bits
-    are packed where only products read them.
+    Weights of one product lie one behind the other, and so do its biases; the parameters become views of the whole.
+    Integers of 4 bits are packed where only products read them.
     """
     calls, tensors = program(loaded.network), loaded.tensors
     weights: dict[int, Weight] = {}
+    biases: dict[int, Any] = {}
     mixtures: dict[int, Mixture] = {}
     groups: dict[Value, int] = {}
     saved = 0
@@ -55,9 +58,13 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
         if len(found.factors) > 1 and not found.pair:
             for values in zip(*((f.weight, f.scales) for f in found.factors), strict=True):
                 _join(torch, tensors, [v for v in values if v is not None])
+        if found.biases:
+            _join(torch, tensors, found.biases)
+            first = tensors[found.biases[0]]
+            biases[number] = first.as_strided((sum(len(tensors[v]) for v in found.biases),), (1,))
         weights[number] = _weight(torch, tensors, found)
     loaded = replace(loaded, bytes=loaded.bytes - saved)
-    return Arranged(loaded, calls, weights, mixtures, groups, written_over(loaded.network, calls))
+    return Arranged(loaded, calls, weights, biases, mixtures, groups, written_over(loaded.network, calls))
 
 
 def _mixture(torch: Any, tensors: dict[Value, Any], found: Experts) -> Mixture:

@@ -41,7 +41,8 @@ BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "s
         "hidden", "a", "b")  # fmt: skip
 ABSENT = {"bias": None, "beta": None, "ACTIVATION": ""}  # where a case does not name them
 NUMBERS = ("eps", "shift", "scale", "softcap")
-HEADS = {"HEADS": 32, "KV": 8, "D": 128, "W": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 64}
+HEADS = {"HEADS": 32, "KV": 8, "D": 128, "P": 128, "W": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False,
+         "BLOCK": 64}  # fmt: skip
 DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 64, "GM": 16, "GP": 4, "SPLITS": 16, "NATIVE": True,
           "DEPENDENT": True}  # fmt: skip
 PROMPT = {"BM": 128, "BN": 128, "STAGES": 2, "DEPENDENT": True}
@@ -100,7 +101,22 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "prompt of float8": (attention_kernels.prefill_attention, "*fp8e4nv", 8, {
         **HEADS, **PROMPT, "BN": 64, "STAGES": 3}),
     "written int8": (attention_kernels.rotate_write, "*i8", 4, {
-        "HEADS": 32, "HB": 32, "KV": 8, "KB": 8, "D": 128, "W": 132, "R": 64, "ROPE": True, "HALVES": True,
+        "HEADS": 32, "HB": 32, "KV": 8, "KB": 8, "D": 128, "P": 128, "W": 132, "R": 64, "ROPE": True, "HALVES": True,
+        "NATIVE": True, "DEPENDENT": True}),
+    "attention of 96 wide": (attention_kernels.decode_attention, "*bf16", 4, {
+        **HEADS, **DECODE, "KV": 32, "D": 96, "W": 96, "R": 48, "GP": 1}),
+    "attention of 64 rows, 96 wide": (attention_kernels.decode_attention, "*bf16", 2, {
+        **HEADS, **DECODE, "KV": 32, "D": 96, "W": 96, "R": 48, "GP": 1, "BT": 16, "SPLITS": 1}),
+    "attention of int8, 80 wide": (attention_kernels.decode_attention, "*i8", 2, {
+        **HEADS, **DECODE, "KV": 32, "D": 80, "W": 84, "R": 16, "GP": 1, "BT": 32, "SPLITS": 1}),
+    "attention of float8, 80 wide": (attention_kernels.decode_attention, "*fp8e4nv", 2, {
+        **HEADS, **DECODE, "KV": 32, "D": 80, "W": 80, "R": 16, "GP": 1, "BT": 32, "SPLITS": 1}),
+    "prompt of 96 wide": (attention_kernels.prefill_attention, "*bf16", 8, {
+        **HEADS, **PROMPT, "KV": 32, "D": 96, "W": 96}),
+    "prompt of int8, 80 wide": (attention_kernels.prefill_attention, "*i8", 4, {
+        **HEADS, **PROMPT, "KV": 32, "D": 80, "W": 84, "BN": 32, "STAGES": 2}),
+    "written 80 wide": (attention_kernels.rotate_write, "*bf16", 4, {
+        "HEADS": 32, "HB": 32, "KV": 32, "KB": 32, "D": 80, "P": 128, "W": 80, "R": 16, "ROPE": True, "HALVES": True,
         "NATIVE": True, "DEPENDENT": True}),
     "many rows of int8": (float_kernels.product_tiles, "*i8", 8, {
         **TILES, "BN": 64, "BK": 64, "PAIR": True, "SCALED": True}),

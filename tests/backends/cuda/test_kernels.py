@@ -380,23 +380,33 @@ FORMS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@one_of_each(by=lambda given: given["decode"])
+@one_of_each(by=lambda given: (given["decode"], given["width"] == 16))
 @pytest.mark.parametrize("decode", [True, False])
 @pytest.mark.parametrize(
-    ("name", "heads", "kv", "dtype", "cache"),
-    [("cap", 4, 1, HALF, ""), ("plain", 6, 2, HALF, ""), ("window", 4, 4, torch.float32, ""), ("alibi", 3, 1, HALF, ""),
-     ("all", 4, 2, torch.float32, ""), ("plain", 6, 2, HALF, "int8"), ("all", 4, 2, torch.float32, "int8"),
-     ("alibi", 3, 3, HALF, "int8"), ("plain", 6, 2, HALF, "float8"), ("all", 4, 2, torch.float32, "float8")],
+    ("name", "heads", "kv", "dtype", "cache", "width"),
+    [("cap", 4, 1, HALF, "", 16), ("plain", 6, 2, HALF, "", 16), ("window", 4, 4, torch.float32, "", 16),
+     ("alibi", 3, 1, HALF, "", 16), ("all", 4, 2, torch.float32, "", 16), ("plain", 6, 2, HALF, "int8", 16),
+     ("all", 4, 2, torch.float32, "int8", 16), ("alibi", 3, 3, HALF, "int8", 16), ("plain", 6, 2, HALF, "float8", 16),
+     ("all", 4, 2, torch.float32, "float8", 16), ("plain", 3, 1, HALF, "int8", 48), ("all", 4, 2, HALF, "", 80),
+     ("window", 2, 2, torch.float32, "", 96), ("cap", 4, 2, HALF, "float8", 112), ("alibi", 2, 1, HALF, "", 240),
+     ("all", 4, 2, torch.float32, "int8", 80)],
 )  # fmt: skip
-def test_attention_of_all_forms(decode: bool, name: str, heads: int, kv: int, dtype: Any, cache: str) -> None:
-    """As the op's own torch form: requests of no, one and several rows, behind what was cached; poison elsewhere."""
-    width, size = 16, 16 if name in ("window", "alibi") else 64
+def test_attention_of_all_forms(
+    decode: bool, name: str, heads: int, kv: int, dtype: Any, cache: str, width: int
+) -> None:
+    """As the op's own torch form: requests of no, one and several rows, behind what was cached; poison elsewhere, and
+    around queries, keys and values.
+    """
+    size = 16 if name in ("window", "alibi") else 64
     columns = 192 // size
     counts = [1, 1, 1] if decode else [1, 0, 45, 70, 2]
     contexts = [1, 150, 33] if decode else [90, 0, 45, 181, 3]
     starts = torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32)
     tokens, requests = sum(counts) + 2, len(counts)  # two rows are nobody's
-    q, key, value = (draw(tokens, n, width, dtype=dtype, seed=s) for s, n in enumerate((heads, kv, kv)))
+    rows = torch.full((tokens + 2, heads + 2 * kv + 1, width), float("nan"), dtype=dtype, device=DEVICE)
+    q, key, value = rows[1:-1, :-1].split((heads, kv, kv), 1)
+    for seed, some in enumerate((q, key, value)):
+        some[:] = draw(*some.shape, dtype=dtype, seed=seed)
     table = torch.randperm(requests * columns, generator=torch.Generator().manual_seed(4)).view(requests, columns)
     state = draw(requests * columns, size, 2, kv, width, dtype=dtype, seed=3)
     if cache == "int8":
