@@ -1,7 +1,6 @@
 """Attention over a paged cache, in Triton: rotary embedding, writes to the cache, decoding and prefill.
 
-Tiles have P elements of a head of D, for Triton's have powers of two. Those behind D are zeros, and neither read nor
-written.
+Tiles have P elements of a head of D, the next power of two (`vector_kernels`).
 """
 
 from __future__ import annotations
@@ -10,39 +9,15 @@ import triton
 import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
-from ingot.backends.cuda.row_kernels import as_float8
-
-
-@triton.jit
-def _inside(lines, at, D: tl.constexpr):
-    """Where a tile has lines, [N, 1], and these the elements `at` of a head."""
-    found = lines
-    if at.shape[0] > D:
-        found = lines & (at < D)[None, :]
-    return found
-
-
-@triton.jit
-def _vector(place, at, D: tl.constexpr):
-    """The elements `at` of a head."""
-    if at.shape[0] > D:
-        found = tl.load(place + at, mask=at < D, other=0.0)
-    else:
-        found = tl.load(place + at)
-    return found
-
-
-@triton.jit
-def _lines(place, at, lines, D: tl.constexpr):
-    """The elements `at` of heads at [N] places; zeros where `lines` is not, if it is not None."""
-    tile = place[:, None] + at[None, :]
-    if lines is not None:
-        found = tl.load(tile, mask=_inside(lines[:, None], at, D), other=0.0)
-    elif at.shape[0] > D:
-        found = tl.load(tile, mask=(at < D)[None, :], other=0.0)
-    else:
-        found = tl.load(tile)
-    return found
+from ingot.backends.cuda.vector_kernels import (
+    float_in_cache,
+    floats_of,
+    halves,
+    inside,
+    lines_at,
+    vector,
+    whole_in_cache,
+)
 
 
 @triton.jit
@@ -70,54 +45,39 @@ def _capped(scores, softcap):
 
 
 @triton.jit
-def _whole_in_cache(x, other):
-    """Vectors along the last dimension, float32, as a cache of int8 holds them: whole numbers, nearest even, and their
-    scale. It is none where an element of them, or of `other`, is none.
-    """
-    last: tl.constexpr = len(x.shape) - 1
-    top = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=last)
-    beside = tl.max(other.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=last)
-    finite = tl.maximum(top, beside) < 0x7F800000
-    scale = tl.where(finite, top.to(tl.float32, bitcast=True) / 127.0, float("nan"))
-    by = tl.where(scale == 0, 1.0, scale)
-    if last == 1:
-        by = by[:, None]
-    return ((x / by + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000).to(tl.int8), scale
-
-
-@triton.jit
-def _float_in_cache(x, kind: tl.constexpr, NATIVE: tl.constexpr):
-    """As a cache of floats holds them."""
-    if kind == tl.float8e4nv:
-        found = as_float8(x.to(tl.float32), NATIVE)
-    else:
-        found = x.to(kind)
-    return found
-
-
-@triton.jit
 def _cached(
     state, scales, block_table, token, kv, start, end, columns, slots, block_stride, KV: tl.constexpr, D: tl.constexpr,
     P: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values [BT, P] of a request's positions from start on, zeros from end on, and the scales [BT] of these
-    and those if they are int8. A vector takes W elements.
+    """Keys and values [BT, P] of a request's positions from start on, zeros from end on; of 8 bits words [BT, P / 4].
+    The scales [BT] of these and those if they are int8. A vector takes W elements.
     """
-    at = tl.arange(0, P)
+    # Of 8 bits, four are a word; what follows counts words.
+    unit: tl.constexpr = 4 if state.dtype.element_ty.primitive_bitwidth == 8 else 1
+    line: tl.constexpr = KV * W // unit
+    memory = state
+    if unit > 1:
+        memory = state.to(tl.pointer_type(tl.int32), bitcast=True)
     position = start + tl.arange(0, BT)
     old = (position < end) & (position // BLOCK < columns)
-    if BLOCK % BT == 0:  # all in one block
-        block = tl.load(block_table + token * columns + tl.minimum(start // BLOCK, columns - 1)) + position * 0
+    # The host tells of blocks that are none, and nothing is read for them.
+    if BLOCK % BT == 0:  # all in one block: where it begins is one number for all
+        block = tl.load(block_table + token * columns + tl.minimum(start // BLOCK, columns - 1))
+        begins = block.to(tl.int64) * (block_stride // unit) + (start % BLOCK) * (2 * line) + kv * (W // unit)
+        memory += begins
+        scales += begins
+        row = tl.arange(0, BT) * (2 * line)
     else:
         block = tl.load(block_table + token * columns + position // BLOCK, mask=old, other=0)
-    old &= (block >= 0) & (block < slots // BLOCK)  # the host tells of others, and nothing is read for them
-    row = block.to(tl.int64) * block_stride + (position % BLOCK) * (2 * KV * W) + kv * W
-    keys = _lines(state + row, at, old, D)
-    values = _lines(state + row + KV * W, at, old, D)
+        row = block.to(tl.int64) * (block_stride // unit) + (position % BLOCK) * (2 * line) + kv * (W // unit)
+    old &= (block >= 0) & (block < slots // BLOCK)
+    at = tl.arange(0, P // unit)
+    keys = lines_at(memory + row, at, old, D // unit)
+    values = lines_at(memory + row + line, at, old, D // unit)
     key_scale, value_scale = row, row
     if W > D:
-        key_scale = tl.load(scales + (row + D) // 4, mask=old, other=0.0)
-        value_scale = tl.load(scales + (row + KV * W + D) // 4, mask=old, other=0.0)
+        key_scale = tl.load(scales + row + D // 4, mask=old, other=0.0)
+        value_scale = tl.load(scales + row + line + D // 4, mask=old, other=0.0)
     return keys, values, key_scale, value_scale
 
 
@@ -130,23 +90,23 @@ def _newest(
     scales if it is of int8.
     """
     element = q_row.dtype.element_ty
-    queries = tl.load(q_row + at[None, :], mask=_inside(used[:, None], at, D), other=0.0)
-    key = _vector(k_row, at, D)
+    queries = tl.load(q_row + at[None, :], mask=inside(used[:, None], at, D), other=0.0)
+    key = vector(k_row, at, D)
     if ROPE:
         pair, c, s = _rotated(cos, sin, token, at, R, HALVES)
-        turned = tl.load(q_row + pair[None, :], mask=_inside(used[:, None], pair, D), other=0.0).to(tl.float32)
+        turned = tl.load(q_row + pair[None, :], mask=inside(used[:, None], pair, D), other=0.0).to(tl.float32)
         queries = queries.to(tl.float32) * c[None, :] + turned * s[None, :]
-        key = key.to(tl.float32) * c + _vector(k_row, pair, D).to(tl.float32) * s
+        key = key.to(tl.float32) * c + vector(k_row, pair, D).to(tl.float32) * s
     key = key.to(element)
-    value = _vector(v_row, at, D)
+    value = vector(v_row, at, D)
     key_scale, value_scale = 1.0, 1.0
     if W > D:
         wide = value.to(tl.float32)
-        key, key_scale = _whole_in_cache(key.to(tl.float32), wide)
-        value, value_scale = _whole_in_cache(wide, wide)
+        key, key_scale = whole_in_cache(key.to(tl.float32), wide)
+        value, value_scale = whole_in_cache(wide, wide)
     else:
-        key = _float_in_cache(key, state.dtype.element_ty, NATIVE)
-        value = _float_in_cache(value, state.dtype.element_ty, NATIVE)
+        key = float_in_cache(key, state.dtype.element_ty, NATIVE)
+        value = float_in_cache(value, state.dtype.element_ty, NATIVE)
     return queries.to(element), key, value, key_scale, value_scale
 
 
@@ -164,6 +124,41 @@ def _write(
     if W > D:
         tl.store(scales + (place + D) // 4, key_scale)
         tl.store(scales + (place + KV * W + D) // 4, value_scale)
+
+
+@triton.jit
+def _begun(
+    queries, key, value, key_scale, value_scale, here, scale, softcap, D: tl.constexpr, W: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """The largest score, weight and sum of queries over the newest key and value alone, if this program has it."""
+    score = tl.sum(queries.to(tl.float32) * key.to(tl.float32)[None, :], axis=1) * scale
+    value = value.to(tl.float32)
+    if W > D:
+        score *= key_scale
+        value *= value_scale
+    if SOFTCAP:
+        score = _capped(score, softcap)
+    total = tl.where(here, 1.0 + (score - score), 0.0)  # what is no number stays none
+    return tl.where(here, score, float("-inf")), total, total[:, None] * tl.where(here, value, 0.0)[None, :]
+
+
+@triton.jit
+def _scored(
+    queries, keys, key_scale, factor, slope, away, seen, softcap, window, D: tl.constexpr, W: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
+):  # fmt: skip
+    """The scores of queries over keys that are so far `away` from them; none where they are not `seen`."""
+    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * factor
+    if W > D:
+        scores *= key_scale[None, :]
+    if ALIBI:
+        scores += slope[:, None] * away[None, :].to(tl.float32)
+    if SOFTCAP:
+        scores = _capped(scores, softcap)
+    if WINDOW:
+        seen &= away > -window
+    return tl.where(seen[None, :], scores, float("-inf"))
 
 
 @triton.jit
@@ -186,11 +181,36 @@ def _combine(
     for i in tl.static_range(SPLITS):
         share = tl.exp(tl.load(maxima + line + i, mask=used, other=0.0, cache_modifier=".cg") - base)
         part = partial + (line + i)[:, None] * D + at[None, :]
-        here = _inside(used[:, None], at, D)
+        here = inside(used[:, None], at, D)
         found += tl.load(part, mask=here, other=0.0, cache_modifier=".cg") * share[:, None]
     found /= tl.where(total > 0, total, 1.0)[:, None]
     place = out + token * out_stride + (kv * GROUP + head)[:, None] * D + at[None, :]
-    tl.store(place, found.to(out.dtype.element_ty), mask=_inside(used[:, None], at, D))
+    tl.store(place, found.to(out.dtype.element_ty), mask=inside(used[:, None], at, D))
+
+
+@triton.jit
+def _leave(
+    sums, top, total, partial, maxima, weights, arrived, out, token, kv, split, out_stride, HEADS: tl.constexpr,
+    KV: tl.constexpr, D: tl.constexpr, P: tl.constexpr, GP: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Writes a result, or one of SPLITS parts of it; whoever ends last combines these."""
+    GROUP: tl.constexpr = HEADS // KV
+    head = tl.arange(0, sums.shape[0])
+    used = head < GROUP
+    at = tl.arange(0, P)
+    if SPLITS == 1:
+        found = sums / tl.where(total > 0, total, 1.0)[:, None]
+        place = out + token * out_stride + (kv * GROUP + head)[:, None] * D + at[None, :]
+        tl.store(place, found.to(out.dtype.element_ty), mask=inside(used[:, None], at, D))
+    else:
+        line = (token * HEADS + kv * GROUP + head) * SPLITS
+        tl.store(partial + (line + split)[:, None] * D + at[None, :], sums, mask=inside(used[:, None], at, D))
+        tl.store(maxima + line + split, top, mask=used)
+        tl.store(weights + line + split, total, mask=used)
+        tl.debug_barrier()  # all threads have written before one counts
+        if tl.atomic_add(arrived + token * KV + kv, 1, sem="acq_rel") == SPLITS - 1:
+            tl.store(arrived + token * KV + kv, 0)
+            _combine(partial, maxima, weights, out, token, kv, out_stride, HEADS, GROUP, D, P, GP, SPLITS)
 
 
 @triton.jit(do_not_specialize=["columns", "slots"])
@@ -206,10 +226,10 @@ def decode_attention(
     SPLITS of the context. state: [blocks, BLOCK, 2, KV, W], floats of D = W elements, or int8 with a scale behind D
     of them; scales: the same memory as float32; partial: [B, HEADS, SPLITS, D]; maxima and weights: the same without D.
 
-    The new key and value are used from registers; a request without context gives weights of 0. Of the programs of a
-    request and a head of the cache the last to end combines the parts: `arrived`, int32 [B, KV], counts them, and is
-    zeros before and after. What earlier steps have cached, and where, no kernel of this step writes: the first of it is
-    on its way before others are waited for.
+    The new key and value begin the sums; a request without context gives weights of 0. Of the programs of a request and
+    a head of the cache the last to end combines the parts: `arrived`, int32 [B, KV], counts them, and is zeros before
+    and after. What earlier steps have cached, and where, no kernel of this step writes: the first of it is on its way
+    before others are waited for.
     """
     token = tl.program_id(0)
     kv = tl.program_id(1)
@@ -223,6 +243,7 @@ def decode_attention(
     first = begin + split * each
     last = tl.minimum(first + each, context)
     end = tl.minimum(last, context - 1)
+    here = (context > 0) & (context - 1 >= first) & (context - 1 < last)
     keys, values, key_scale, value_scale = _cached(
         state, scales, block_table, token, kv, first, end, columns, slots, block_stride, KV, D, P, W, BLOCK, BT
     )
@@ -230,62 +251,54 @@ def decode_attention(
     at = tl.arange(0, P)
     head = tl.arange(0, GM)
     used = head < GROUP
-    element = q.dtype.element_ty
     queries, new_key, new_value, new_key_scale, new_value_scale = _newest(
         q + token * q_stride + (kv * GROUP + head)[:, None] * D, key + token * k_stride + kv * D,
         value + token * v_stride + kv * D, cos, sin, state, token, at, used, D, W, R, ROPE, HALVES, NATIVE
     )  # fmt: skip
     to = tl.load(slot + token)
-    if (context > 0) & (context - 1 >= first) & (context - 1 < last) & (to >= 0) & (to < slots):
+    if here & (to >= 0) & (to < slots):
         place = to.to(tl.int64) * (2 * KV * W) + kv * W
         _write(state, scales, place, at, new_key, new_value, new_key_scale, new_value_scale, KV, D, W)
-    top = tl.full((GM,), float("-inf"), tl.float32)
-    total = tl.zeros((GM,), tl.float32)
-    sums = tl.zeros((GM, P), tl.float32)
-    for start in range(first, last, BT):
+    top, total, sums = _begun(
+        queries, new_key, new_value, new_key_scale, new_value_scale, here, scale, softcap, D, W, SOFTCAP
+    )
+    factor = scale
+    narrow: tl.constexpr = state.dtype.element_ty.primitive_bitwidth == 8
+    if narrow and queries.dtype == tl.bfloat16:
+        queries, back = halves(queries)
+        factor = (back * scale)[:, None]
+    # A scale of int8 may be any number: shares times it keep the range of bfloat16.
+    shared: tl.constexpr = q.dtype.element_ty if W > D else queries.dtype
+    slope = total
+    if ALIBI:
+        slope = tl.load(slopes + kv * GROUP + head, mask=used, other=0.0)
+    for start in range(first, end, BT):
         position = start + tl.arange(0, BT)
         next_keys, next_values, next_key_scale, next_value_scale = _cached(
             state, scales, block_table, token, kv, start + BT, end, columns, slots, block_stride, KV, D, P, W, BLOCK, BT
         )
-        new = position == context - 1
-        keys = tl.where(new[:, None], new_key.to(element)[None, :], keys.to(element))
-        values = tl.where(new[:, None], new_value.to(element)[None, :], values.to(element))
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        if W > D:
-            scores *= tl.where(new, new_key_scale, key_scale)[None, :]
-        away = position - (context - 1)
-        if ALIBI:
-            slope = tl.load(slopes + kv * GROUP + head, mask=used, other=0.0)
-            scores += slope[:, None] * away[None, :].to(tl.float32)
-        if SOFTCAP:
-            scores = _capped(scores, softcap)
-        seen = position < last
-        if WINDOW:
-            seen &= away > -window
-        scores = tl.where(seen[None, :], scores, float("-inf"))
+        if narrow:
+            keys = floats_of(keys, queries.dtype, W == D, NATIVE)
+        scores = _scored(
+            queries, keys, key_scale, factor, slope, position - (context - 1), position < end, softcap, window, D, W,
+            WINDOW, SOFTCAP, ALIBI,
+        )  # fmt: skip
         higher = tl.maximum(top, tl.max(scores, axis=1))
         base = tl.where(higher > float("-inf"), higher, 0.0)  # a window may begin behind all of these
         share = tl.exp(scores - base[:, None])
         shrink = tl.exp(top - base)
         total = total * shrink + tl.sum(share, axis=1)
         if W > D:
-            share *= tl.where(new, new_value_scale, value_scale)[None, :]
-        sums = sums * shrink[:, None] + tl.dot(share.to(element), values, input_precision="ieee")
+            share *= value_scale[None, :]
+        if narrow:
+            values = floats_of(values, shared, W == D, NATIVE)
+        sums = sums * shrink[:, None] + tl.dot(share.to(shared), values, input_precision="ieee")
         top = higher
         keys, values, key_scale, value_scale = next_keys, next_values, next_key_scale, next_value_scale
-    if SPLITS == 1:
-        found = sums / tl.where(total > 0, total, 1.0)[:, None]
-        place = out + token * out_stride + (kv * GROUP + head)[:, None] * D + at[None, :]
-        tl.store(place, found.to(out.dtype.element_ty), mask=_inside(used[:, None], at, D))
-    else:
-        line = (token * HEADS + kv * GROUP + head) * SPLITS
-        tl.store(partial + (line + split)[:, None] * D + at[None, :], sums, mask=_inside(used[:, None], at, D))
-        tl.store(maxima + line + split, top, mask=used)
-        tl.store(weights + line + split, total, mask=used)
-        tl.debug_barrier()  # all threads have written before one counts
-        if tl.atomic_add(arrived + token * KV + kv, 1, sem="acq_rel") == SPLITS - 1:
-            tl.store(arrived + token * KV + kv, 0)
-            _combine(partial, maxima, weights, out, token, kv, out_stride, HEADS, GROUP, D, P, GP, SPLITS)
+    _leave(
+        sums, top, total, partial, maxima, weights, arrived, out, token, kv, split, out_stride, HEADS, KV, D, P, GP,
+        SPLITS,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["slots"])
@@ -305,15 +318,15 @@ def rotate_write(
     head = tl.arange(0, HB)[:, None]
     kv = tl.arange(0, KB)[:, None]
     to = tl.load(slot + token)
-    written = _inside((kv < KV) & (to >= 0) & (to < slots), tl.arange(0, P), D)
-    mine = _inside(kv < KV, tl.arange(0, P), D)
+    written = inside((kv < KV) & (to >= 0) & (to < slots), tl.arange(0, P), D)
+    mine = inside(kv < KV, tl.arange(0, P), D)
     k_row = key + token.to(tl.int64) * k_stride + kv * D
     keys = tl.load(k_row + at, mask=mine, other=0.0)
     if ROPE:
         pair, c, s = _rotated(cos, sin, token, tl.arange(0, P), R, HALVES)
         pair, c, s = pair[None, :], c[None, :], s[None, :]
         q_row = q + token.to(tl.int64) * q_stride + head * D
-        used = _inside(head < HEADS, tl.arange(0, P), D)
+        used = inside(head < HEADS, tl.arange(0, P), D)
         queries = tl.load(q_row + at, mask=used, other=0.0).to(tl.float32) * c
         queries += tl.load(q_row + pair, mask=used, other=0.0).to(tl.float32) * s
         to_row = out + token.to(tl.int64) * (HEADS * D) + head * D
@@ -323,16 +336,16 @@ def rotate_write(
     values = tl.load(value + token.to(tl.int64) * v_stride + kv * D + at, mask=mine, other=0.0)
     place = to.to(tl.int64) * (2 * KV * W) + kv * W + at
     if W > D:
-        keys, key_scale = _whole_in_cache(keys.to(tl.float32), values.to(tl.float32))
-        values, value_scale = _whole_in_cache(values.to(tl.float32), values.to(tl.float32))
+        keys, key_scale = whole_in_cache(keys.to(tl.float32), values.to(tl.float32))
+        values, value_scale = whole_in_cache(values.to(tl.float32), values.to(tl.float32))
         head = tl.arange(0, KB)
         line = to.to(tl.int64) * (2 * KV * W) + head * W + D
         kept = (head < KV) & (to >= 0) & (to < slots)
         tl.store(scales + line // 4, key_scale, mask=kept)
         tl.store(scales + (line + KV * W) // 4, value_scale, mask=kept)
     else:
-        keys = _float_in_cache(keys, state.dtype.element_ty, NATIVE)
-        values = _float_in_cache(values, state.dtype.element_ty, NATIVE)
+        keys = float_in_cache(keys, state.dtype.element_ty, NATIVE)
+        values = float_in_cache(values, state.dtype.element_ty, NATIVE)
     tl.store(state + place, keys, mask=written)
     tl.store(state + place + KV * W, values, mask=written)
 
@@ -342,14 +355,20 @@ def _attend(
     queries, top, total, sums, state, scales, table, slopes, scale, softcap, window, begin, end, at, position, kv,
     columns, blocks, block_stride, KV: tl.constexpr, D: tl.constexpr, W: tl.constexpr, WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, BLOCK: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
-    """Goes on with attention of lines of queries, at these positions, over the keys from begin to end.
+    """Goes on with attention of lines of queries, at these positions, over the keys from begin to end. scale: one, or
+    one for EACH line.
 
     Scores are powers of two in `top` and in the sums: what the exponent is multiplied with is known before the loop.
     """
     plain: tl.constexpr = not (SOFTCAP or ALIBI)
     factor = scale * 1.4426950408889634 if plain else 1.4426950408889634
+    times, across = scale, factor
+    if EACH:
+        times = scale[:, None]
+        if plain:
+            across = times * 1.4426950408889634
     for start in tl.range(begin, end, BN, num_stages=STAGES):
         where = start + tl.arange(0, BN)
         # The host tells of blocks that are none, and of tables too narrow; here they lead to no other memory.
@@ -362,14 +381,14 @@ def _attend(
             block = tl.load(table + tl.minimum(where // BLOCK, columns - 1))
             block = tl.minimum(tl.maximum(block, 0), blocks - 1)
             row = block.to(tl.int64) * block_stride + (where % BLOCK) * (2 * KV * W) + kv * W
-        inside = where < end if MASKED else None  # what lies behind the end may be no number
-        keys = _lines(state + row, at, inside, D)
-        values = _lines(state + row + KV * W, at, inside, D)
+        there = where < end if MASKED else None  # what lies behind the end may be no number
+        keys = lines_at(state + row, at, there, D)
+        values = lines_at(state + row + KV * W, at, there, D)
         scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
         if W > D:
             scores *= tl.load(scales + (row + D) // 4, mask=where < end, other=0.0)[None, :]
         if not plain:
-            scores *= scale
+            scores *= times
         away = where[None, :] - position[:, None]
         if ALIBI:
             scores += slopes[:, None] * away.to(tl.float32)
@@ -384,7 +403,7 @@ def _attend(
         base = higher
         if MASKED:  # without a key that it sees a line has no largest score
             base = tl.where(higher > float("-inf"), higher, 0.0)
-        share = tl.exp2(scores * factor - base[:, None])
+        share = tl.exp2(scores * across - base[:, None])
         shrink = tl.exp2(top - base)
         total = total * shrink + tl.sum(share, axis=1)
         sums = sums * shrink[:, None]
@@ -425,13 +444,17 @@ def prefill_attention(
     head = kv * GROUP + line % GROUP
     used = (line < ROWS * GROUP) & (number < rows) & (begin + number < tokens)
     token = (begin + number).to(tl.int64)
-    here = _inside(used[:, None], at, D)
+    here = inside(used[:, None], at, D)
     queries = tl.load(q + token[:, None] * q_stride + head[:, None] * D + at[None, :], mask=here, other=0.0)
     position = context - rows + number
     if ALIBI:
         slope = tl.load(slopes + head, mask=used, other=0.0)
     else:
         slope = position.to(tl.float32)
+    each: tl.constexpr = state.dtype.element_ty == tl.float8e4nv and queries.dtype == tl.bfloat16
+    if each:
+        queries, back = halves(queries)
+        scale = back * scale
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     sums = tl.zeros((BM, P), tl.float32)
@@ -445,11 +468,11 @@ def prefill_attention(
         whole = low
     top, total, sums = _attend(
         queries, top, total, sums, state, scales, table, slope, scale, softcap, window, low, whole, at, position, kv,
-        columns, blocks, block_stride, KV, D, W, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, False, STAGES,
+        columns, blocks, block_stride, KV, D, W, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, False, STAGES, each,
     )  # fmt: skip
     top, total, sums = _attend(
         queries, top, total, sums, state, scales, table, slope, scale, softcap, window, whole, end, at, position, kv,
-        columns, blocks, block_stride, KV, D, W, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, True, STAGES,
+        columns, blocks, block_stride, KV, D, W, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, True, STAGES, each,
     )  # fmt: skip
     found = sums / tl.where(total > 0, total, 1.0)[:, None]
     place = out + token[:, None] * (HEADS * D) + head[:, None] * D + at[None, :]

@@ -167,20 +167,23 @@ class Shapes:
         return Tile(64, 4, splits, 3 if parts == 2 and high > 32 else 4)
 
     def decode(self, lines: int, group: int, room: int, width: int, size: int, narrow: bool) -> Part:
-        """What a program of decode attention has: little at a time and few threads where many programs are on each
-        multiprocessor, as much as registers hold where there is one at most (the best of twelve on an H200).
+        """What a program of decode attention has: few threads where many programs are on each multiprocessor, each with
+        as many keys as its registers hold (the best of ten on an H200), more threads where there is one at most.
 
         lines: requests times heads of the cache. group: query heads of each of these; the sums of more than 16 take the
         registers, so two warps would spill, and leave the matrix units. room: keys that a request may have, by its
-        table. width, size: elements of a head, and bytes of one, of the queries. narrow: whether a cache has 8 bits.
+        table. width, size: elements of a head, a power of two, and bytes of one, of the queries. narrow: whether a
+        cache has 8 bits.
         """
         wide = width * size > 256
         if group > 16:
             keys, warps = 32, 8 if wide else 4
         elif lines * SPLITS <= self.multiprocessors:
             keys, warps = (32, 8) if wide else (64, 4)
-        else:
+        elif size > 2:
             keys, warps = 32 if narrow else 16, 4 if wide else 2
+        else:
+            keys, warps = 64 if narrow or width <= 64 else 32, 4 if wide else 2
         few = max(1, power(PROGRAMS // lines))  # these have much to do: the context is divided
         return Part(keys, warps, min(SPLITS, few, power(-(-room // keys))))
 

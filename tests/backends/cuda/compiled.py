@@ -88,33 +88,33 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **WORDS, "ROWS": 4, "R": 4, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
     "attention": (attention_kernels.decode_attention, "*bf16", 4, {**HEADS, **DECODE}),
     "attention of 64 rows": (attention_kernels.decode_attention, "*bf16", 2, {
-        **HEADS, **DECODE, "BT": 16, "SPLITS": 1}),
+        **HEADS, **DECODE, "BT": 32, "SPLITS": 1}),
     "attention of 48 heads on one": (attention_kernels.decode_attention, "*bf16", 4, {
         **HEADS, **DECODE, "HEADS": 48, "KV": 1, "BT": 32, "GM": 64, "GP": 64}),
     "attention of int8": (attention_kernels.decode_attention, "*i8", 2, {
-        **HEADS, **DECODE, "W": 132, "BT": 32, "SPLITS": 4}),
+        **HEADS, **DECODE, "W": 132, "SPLITS": 1}),
     "attention of float8": (attention_kernels.decode_attention, "*fp8e4nv", 2, {
-        **HEADS, **DECODE, "BT": 32, "SPLITS": 4}),
+        **HEADS, **DECODE, "SPLITS": 4}),
     "prompt": (attention_kernels.prefill_attention, "*bf16", 8, {**HEADS, **PROMPT}),
-    "prompt of int8": (attention_kernels.prefill_attention, "*i8", 8, {
-        **HEADS, **PROMPT, "W": 132, "BN": 64, "STAGES": 3}),
-    "prompt of float8": (attention_kernels.prefill_attention, "*fp8e4nv", 8, {
-        **HEADS, **PROMPT, "BN": 64, "STAGES": 3}),
+    "prompt of int8": (attention_kernels.prefill_attention, "*i8", 4, {**HEADS, **PROMPT, "W": 132, "BN": 32}),
+    "prompt of float8": (attention_kernels.prefill_attention, "*fp8e4nv", 8, {**HEADS, **PROMPT}),
     "written int8": (attention_kernels.rotate_write, "*i8", 4, {
         "HEADS": 32, "HB": 32, "KV": 8, "KB": 8, "D": 128, "P": 128, "W": 132, "R": 64, "ROPE": True, "HALVES": True,
         "NATIVE": True, "DEPENDENT": True}),
     "attention of 96 wide": (attention_kernels.decode_attention, "*bf16", 4, {
         **HEADS, **DECODE, "KV": 32, "D": 96, "W": 96, "R": 48, "GP": 1}),
     "attention of 64 rows, 96 wide": (attention_kernels.decode_attention, "*bf16", 2, {
-        **HEADS, **DECODE, "KV": 32, "D": 96, "W": 96, "R": 48, "GP": 1, "BT": 16, "SPLITS": 1}),
+        **HEADS, **DECODE, "KV": 32, "D": 96, "W": 96, "R": 48, "GP": 1, "BT": 32, "SPLITS": 1}),
+    "attention of 64 rows, 256 wide": (attention_kernels.decode_attention, "*bf16", 4, {
+        **HEADS, **DECODE, "D": 256, "P": 256, "W": 256, "R": 128, "BT": 32, "SPLITS": 1}),
     "attention of int8, 80 wide": (attention_kernels.decode_attention, "*i8", 2, {
-        **HEADS, **DECODE, "KV": 32, "D": 80, "W": 84, "R": 16, "GP": 1, "BT": 32, "SPLITS": 1}),
+        **HEADS, **DECODE, "KV": 32, "D": 80, "W": 84, "R": 16, "GP": 1, "SPLITS": 1}),
     "attention of float8, 80 wide": (attention_kernels.decode_attention, "*fp8e4nv", 2, {
-        **HEADS, **DECODE, "KV": 32, "D": 80, "W": 80, "R": 16, "GP": 1, "BT": 32, "SPLITS": 1}),
+        **HEADS, **DECODE, "KV": 32, "D": 80, "W": 80, "R": 16, "GP": 1, "SPLITS": 1}),
     "prompt of 96 wide": (attention_kernels.prefill_attention, "*bf16", 8, {
         **HEADS, **PROMPT, "KV": 32, "D": 96, "W": 96}),
     "prompt of int8, 80 wide": (attention_kernels.prefill_attention, "*i8", 4, {
-        **HEADS, **PROMPT, "KV": 32, "D": 80, "W": 84, "BN": 32, "STAGES": 2}),
+        **HEADS, **PROMPT, "KV": 32, "D": 80, "W": 84, "BN": 32}),
     "written 80 wide": (attention_kernels.rotate_write, "*bf16", 4, {
         "HEADS": 32, "HB": 32, "KV": 32, "KB": 32, "D": 80, "P": 128, "W": 80, "R": 16, "ROPE": True, "HALVES": True,
         "NATIVE": True, "DEPENDENT": True}),

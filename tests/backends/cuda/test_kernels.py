@@ -341,7 +341,7 @@ def test_decode_attention(
     contexts, columns = [1, min(37, longest - 3), 0, longest], -(-longest // size)
     requests, blocks = len(contexts), 4 * columns
     part = Shapes(multiprocessors).decode(requests * kv, heads // kv, columns * size, width, dtype.itemsize, False)
-    keys = 32 if heads == 40 else 64 if multiprocessors > 1 else 16
+    keys = 32 if heads == 40 else 16 if dtype == torch.float32 else 64
     assert (part.keys, part.splits) == (keys, {16: 1, 70: 4}.get(longest, SPLITS))
     launcher = Launcher(torch, LAUNCHER.dependent)
     launcher.shapes = Shapes(multiprocessors)
@@ -439,6 +439,31 @@ def test_attention_of_all_forms(
     close(out[:-2], wanted, dtype)
     close(torch_vectors(torch, state, width), torch_vectors(torch, expected, width), dtype)
     assert not out[-2:].any()
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_queries_of_bfloat16_over_float8(decode: bool) -> None:
+    """They are float16 with a power of two for each head: of one as exact as of another, however large it is."""
+    requests, heads, width, size = 2, 3, 32, 64
+    contexts, table = torch.tensor([150, 1], dtype=torch.int32), torch.arange(6, dtype=torch.int32).view(2, 3)
+    q, key, value = (draw(requests, n, width, dtype=torch.bfloat16, seed=s) for s, n in enumerate((heads, 1, 1)))
+    q[:, 0], q[:, 1] = 2.0**40 * q[:, 0], 2.0**-40 * q[:, 1]
+    state = draw(6, size, 2, 1, width, dtype=torch.float32, seed=3).to(torch.float8_e4m3fn)
+    state[:, :, 0] = (2.0**-8 * state[:, :, 0].float()).to(state.dtype)
+    slot = torch.tensor([2 * size + 21, 3 * size], dtype=torch.int32)
+    ints = [t.to(DEVICE) for t in (slot, torch.arange(3, dtype=torch.int32), contexts, table)]
+    expected = state.clone()
+    KvWrite().torch(torch, expected, key, value, ints[0])
+    for head, scale in enumerate((2.0**-36, 2.0**44, 16.0)):
+        wanted = PagedAttention(scale=scale).torch(torch, q.float(), expected, *ints[1:])[:, head]
+        out = torch.zeros(requests, heads * width, dtype=torch.bfloat16, device=DEVICE)
+        if decode:
+            LAUNCHER.decode(q, key, value, ints[0], state, *ints[2:], out, Form(scale))
+        else:
+            tiles = torch.from_numpy(tiles_of(ints[1].cpu().numpy(), heads)).to(DEVICE)
+            LAUNCHER.prefill(q, key, value, ints[0], state, tiles, *ints[1:], out.view(q.shape), Form(scale))
+        close(out.view(requests, heads, width)[:, head], wanted, torch.bfloat16)
+    assert torch.equal(state.view(torch.uint8), expected.view(torch.uint8))
 
 
 @pytest.mark.parametrize("expanded", [False, True])
