@@ -213,15 +213,21 @@ class TorchExecutor:
         if not self._busy.acquire(blocking=False):
             raise BusyError("this session is running already: give each thread a session of its own")
         try:
-            with (
-                typed_errors(f"a run on torch:{self._device}"), _exact_on_cpu(self._torch),
-                nullcontext() if self._device.type == "cpu" else _exact_on_gpu(self._torch), self._torch.no_grad(),
-                _without_autocast(self._torch, self._device.type), rounds_together(),
-                _threads(self._torch, self._threads) if self._device.type == "cpu" else nullcontext(),
-            ):  # fmt: skip
+            with self._exactly():
                 yield
         finally:
             self._busy.release()
+
+    @contextmanager
+    def _exactly(self) -> Iterator[None]:
+        """What torch is told while ops run, in this thread and in all, and errors typed."""
+        with (
+            typed_errors(f"a run on torch:{self._device}"), _exact_on_cpu(self._torch),
+            nullcontext() if self._device.type == "cpu" else _exact_on_gpu(self._torch), self._torch.no_grad(),
+            _without_autocast(self._torch, self._device.type), rounds_together(),
+            _threads(self._torch, self._threads) if self._device.type == "cpu" else nullcontext(),
+        ):  # fmt: skip
+            yield
 
     def _results(
         self, feeds: dict[str, Array], items: list[dict[str, Any]] | None

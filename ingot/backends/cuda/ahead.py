@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -45,6 +45,7 @@ from ingot.ir import Network
 from ingot.progress import Progress
 
 PHASE = "kernels"
+BESIDE = 2  # kernels that are compiled at once while steps run
 BLOCKS = 64  # of the cache of a language model whose launches are looked at
 CHOICES = (Kind.GREEDY, Kind.DRAWN, Kind.TOP)  # RANKED launches what TOP does
 
@@ -117,11 +118,55 @@ def compile_net(
     found: dict[str, Source] = {}
     with _imagined(torch, wanted, wanted.multiprocessors[0], found) as there, suppress(RuntimeError, IngotError):
         NetExecutor(there, meta, prepared(there, _loaded(there, network, meta), calls), opening).trace(sizes)
-    missing = [source for source in found.values() if not taken(source)]
-    if missing:
-        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(missing))) as pool:
-            list(pool.map(_loadable, missing))
-    return len(missing)
+    return _side_by_side([source for source in found.values() if not taken(source)])
+
+
+class StepsAhead:
+    """Compiles what steps of a language model launch, before they do: into Triton's cache."""
+
+    def __init__(self, torch: Any, wanted: Architecture, network: Network, opening: Opening) -> None:
+        self._torch = torch
+        self._wanted = wanted
+        self._network = network
+        self._opening = opening
+        self._steps: CudaExecutor | None = None
+        self._begun: set[str] = set()  # keys of what is compiled, or will be in an instant
+
+    def missing(self, step: Size | Mapping[str, tuple[int, ...]], kinds: Sequence[Kind]) -> list[Source]:
+        """What a padded step launches, or one with inputs of these shapes, and nobody has compiled yet. What fails here
+        the step itself will say."""
+        found: dict[str, Source] = {}
+        meta = self._torch.device("meta")
+        with (
+            _imagined(self._torch, self._wanted, self._wanted.multiprocessors[0], found) as there,
+            suppress(RuntimeError, NotImplementedError, IngotError),
+        ):
+            if self._steps is None:
+                made = arranged(there, _loaded(there, self._network, meta))
+                self._steps = CudaExecutor(there, meta, made, self._opening)
+            if isinstance(step, Size):
+                self._steps.trace_step(step, kinds)
+            else:
+                self._steps.trace(step, kinds)
+        return [source for source in found.values() if not source.cached]
+
+    def compile(self, sources: Sequence[Source], beside: bool = False) -> int:
+        """Compiles kernels side by side; with `beside` few at once, for steps that run meanwhile, and none that
+        another thread compiles. How many those were."""
+        if beside:
+            sources = [source for source in sources if source.key not in self._begun]
+        self._begun.update(source.key for source in sources)
+        for source in sources:
+            taken(source)
+        return _side_by_side(sources, BESIDE if beside else None)
+
+
+def _side_by_side(sources: Sequence[Source], most: int | None = None) -> int:
+    """Compiles kernels, at most so many at once; how many."""
+    if sources:
+        with ThreadPoolExecutor(min(most or len(os.sched_getaffinity(0)), len(sources))) as pool:
+            list(pool.map(_loadable, sources))
+    return len(sources)
 
 
 def _loadable(source: Source) -> None:

@@ -1,24 +1,32 @@
 """An executor of networks on an NVIDIA GPU: kernels of our own where there are some, torch forms elsewhere.
 
-A step of a language model is padded to one of few sizes, captured as a CUDA graph for each kind of choice that is
-made of its logits, and replayed: its first kernel reads its inputs in memory of the host, its last one writes the
-tokens there. Steps of prompts are captured when their size comes again. Large ones, and whatever else is asked for, run
-call by call.
+A step of a language model is padded to one of few sizes: its first kernel reads its inputs in memory of the host, its
+last one writes the tokens there. It runs call by call, until a thread beside the steps has captured these calls as a
+CUDA graph, one for each kind of choice that is made of its logits; those of prompts when their size comes again. Large
+steps, and whatever else is asked for, run call by call as they are.
+
+No step waits for that thread longer than it takes to record one graph, tens of milliseconds. Only a step whose kernels
+nobody has compiled yet waits for them: they are foreseen and compiled side by side, and behind it those of the steps
+that are likely next.
 """
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from ingot import _lazy, dtypes
+from ingot.backends.cuda.background import Background, InTurn, NotCompiled, compiled_only, gives_way
 from ingot.backends.cuda.choice import WORDS, Chooser, Kind, kind_of, tokens_of
 from ingot.backends.cuda.devices import FLOAT8, available, require_float8, require_gpu
-from ingot.backends.cuda.driver import require_room
+from ingot.backends.cuda.driver import architecture, require_room
 from ingot.backends.cuda.faults import checks_of, faulty
 from ingot.backends.cuda.kernel_calls import KernelCalls, Prompts
 from ingot.backends.cuda.last_rows import LastRows, last_rows
@@ -27,7 +35,7 @@ from ingot.backends.cuda.launch_shapes import tiles_of
 from ingot.backends.cuda.net_executor import open_net
 from ingot.backends.cuda.operands import Rows, unpacked
 from ingot.backends.cuda.program import Attention, Call, Experts
-from ingot.backends.cuda.steps import PADDING, SLOTS, TILES, Graphs, Size, Step
+from ingot.backends.cuda.steps import LARGEST, PADDING, SLOTS, TILES, Graphs, Size, Step, columns_of, likely_after
 from ingot.backends.cuda.transfer import Inputs, Transfer, arrays_of
 from ingot.backends.cuda.weights import Arranged, arranged
 from ingot.backends.device import Choice, Chosen, Opening
@@ -37,12 +45,14 @@ from ingot.errors import MemoryLimitError, UserError
 from ingot.ir import Node, Op, Value
 from ingot.ir.interpret import learn
 from ingot.ops.conversion import Dequantize
-from ingot.ops.in_torch import call, check, known, out_of_memory, to_tensor
+from ingot.ops.in_torch import call, check, first_line, known, out_of_memory, to_tensor
 from ingot.ops.indexing import Embedding
 
 Array = np.ndarray[Any, Any]
 
 _NONE = np.zeros(0, np.int64)
+
+log = logging.getLogger("ingot.cuda")
 
 
 def open_session(opening: Opening) -> TorchExecutor:
@@ -87,9 +97,12 @@ class CudaExecutor(TorchExecutor):
         self._kernels = KernelCalls(torch, device, made, self._launcher)
         self._chooser = Chooser(torch, device, self._launcher)
         self._transfer = Transfer(torch, device)
-        self._graphs = Graphs(torch)
-        self._steps: dict[tuple[Size, Kind | None], Step | None] = {}  # None: there was no memory for it
-        self._met: set[tuple[Size, Kind | None]] = set()  # steps of prompts
+        self._steps: dict[tuple[Size, Kind | None], Step] = {}
+        self._uncaptured = ""  # why the last step that could not be captured was not
+        self._gate = InTurn()  # of who launches and who records
+        self._captor, self._compiler = Background("ingot-captures"), Background("ingot-kernels")
+        for background in (self._captor, self._compiler):
+            weakref.finalize(self, background.close)
         names = {v.name for v in self._network.inputs}
         attentions = [c for c in made.calls if isinstance(c, Attention)]
         self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
@@ -97,9 +110,12 @@ class CudaExecutor(TorchExecutor):
         self._decodes &= {"query_start", "block_table", "token_ids", "logit_rows"} <= names
         self._on_gpu = device.type == "cuda"
         self._captures = self._on_gpu
+        self._opening = opening
+        self._foresees = self._on_gpu and self._launcher.native  # whether kernels are compiled side by side
         self._checks, self._repeated, foreseen = checks_of(self._network)
         self._foreseen = foreseen and bool(attentions)
         self._decodes &= foreseen
+        self._graphs = Graphs(torch, device, self._live(self._padded_sizes(LARGEST))[0] if self._decodes else 0)
         self._groups = sorted({found.group for found in attentions})
         self._last_rows = last_rows(self._network, made.calls) if self._foreseen else None
 
@@ -122,13 +138,13 @@ class CudaExecutor(TorchExecutor):
             self._trace_choices(outputs, words, kinds)
 
     def trace_step(self, size: Size, kinds: Sequence[Kind] = ()) -> None:
-        """The same of a step as it is captured."""
+        """The same of a padded step."""
         torch, device = self._torch, self._device
         layout = size.layout([v.name for v in self._network.inputs], self._groups)
         ring = torch.empty((SLOTS, layout.words), dtype=torch.int32, device=device)
         inputs = Inputs.of(torch, device, layout, ring)
         with self._alone():
-            self._trace_choices(self._captured_calls(inputs, size), inputs.tensors, kinds)
+            self._trace_choices(self._padded_calls(inputs, size), inputs.tensors, kinds)
 
     def _trace_choices(self, outputs: Mapping[str, Any], words: Mapping[str, Any], kinds: Sequence[Kind]) -> None:
         logits = outputs.get("logits", ())
@@ -170,22 +186,39 @@ class CudaExecutor(TorchExecutor):
                 yield
         except MemoryLimitError:
             if self._on_gpu:
-                self._torch.cuda.empty_cache()
+                with self._gate:  # torch gives nothing back while somebody records
+                    self._torch.cuda.empty_cache()
             raise
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with super()._alone(), self._gate:
+            yield
 
     def _launched(self, feeds: dict[str, Array], choice: Choice | None) -> Callable[[], Chosen]:
         """Starts a run; without a choice all outputs come back."""
+        count = 0 if choice is None else len(choice.temperature)
+        kind = kind_of(choice, int(self._network.outputs["logits"].shape[1])) if choice and count else None
+        if not self._foresees:
+            return self._started(feeds, choice, kind)
+        try:
+            with compiled_only():
+                return self._started(feeds, choice, kind)
+        except NotCompiled:
+            self._compile(feeds, kind)  # what was launched of the step until here is launched once more
+        return self._started(feeds, choice, kind)
+
+    def _started(self, feeds: dict[str, Array], choice: Choice | None, kind: Kind | None) -> Callable[[], Chosen]:
         torch, transfer = self._torch, self._transfer
         sizes = self._last = self._sizes(feeds)
         count = 0 if choice is None else len(choice.temperature)
         flags: dict[Node, Any] = {}
         chosen: Any = None
-        kind = kind_of(choice, int(self._network.outputs["logits"].shape[1])) if choice and count else None
         step = self._step(feeds, kind)
         if step is not None:
-            chosen = step.start(transfer, feeds, choice)
+            chosen, padded = step.start(transfer, feeds, choice, partial(self._work, step))
             counts = {n: v.spec.evaluate(sizes)[0] for n, v in self._network.outputs.items()}
-            outputs = {n: step.outputs[n][:size] for n, size in counts.items()}
+            outputs = {n: padded[n][:size] for n, size in counts.items()}
         else:
             tensors, words = self._inputs(feeds, choice)
             if self._foreseen:
@@ -201,6 +234,8 @@ class CudaExecutor(TorchExecutor):
         event = transfer.mark()
         if step is not None:
             step.ends(event)
+            if step.runs == (1 if step.size.each else 2):  # prompts have many lengths: some come once
+                self._captor.ask(_later(self, "_record", step))
         known = self._faults(feeds, sizes) if step is not None else {}  # while the device computes
 
         def wait() -> Chosen:
@@ -240,48 +275,76 @@ class CudaExecutor(TorchExecutor):
         return self._few(tokens, len(rows)) if np.all((rows >= 0) & (rows < tokens)) else None
 
     def _step(self, feeds: Mapping[str, Array], kind: Kind | None) -> Step | None:
-        """The captured step for these inputs and this choice, if they are those of one."""
+        """The padded step for these inputs and this choice, if they are those of one."""
         size = self._size(feeds) if self._captures else None
         if size is None:
             return None
-        key = size, kind
-        if key not in self._steps:
-            if not size.each and key not in self._met:
-                self._met.add(key)  # prompts have many lengths: one that comes once is not worth a graph
-                return None
-            try:
-                self._steps[key] = self._capture(size, kind)
-            except RuntimeError as e:
-                if not (out_of_memory(e) or (e.__context__ is not None and out_of_memory(e.__context__))):
-                    raise  # the end of a capture may say that it failed, and not why
-                self._steps[key] = None  # such steps run call by call from now on
-                if self._on_gpu:
-                    self._torch.cuda.empty_cache()
-        return self._steps[key]
+        if (size, kind) not in self._steps:
+            names = [v.name for v in self._network.inputs]
+            self._steps[size, kind] = Step(self._torch, self._device, size, names, self._groups, kind)
+        return self._steps[size, kind]
 
-    def _capture(self, size: Size, kind: Kind | None) -> Step:
-        step = Step(self._torch, self._device, size, [v.name for v in self._network.inputs], self._groups, kind)
+    # ------------------------------------------------------------------------------------------------ beside the steps
+    def _record(self, step: Step) -> None:
+        """Makes a graph of a step that has run. One that cannot be captured runs call by call from then on, which is
+        said once."""
+        torch = self._torch
+        try:
+            with self._gate, self._exactly(), torch.cuda.device(self._device) if self._on_gpu else nullcontext():
+                work = partial(self._work, step)
+                try:
+                    step.record(self._graphs, work)
+                except RuntimeError as e:
+                    if not _short_of_memory(e) or not self._on_gpu:
+                        raise
+                    torch.cuda.empty_cache()  # nothing is given back inside of a capture
+                    step.record(self._graphs, work)
+        except Exception as e:  # nobody waits for it: whatever it is, steps run without
+            tell = log.info if self._uncaptured else log.warning
+            self._uncaptured = first_line(e.__cause__ or e.__context__ or e)
+            tell("steps like %s run call by call, for they cannot be captured: %s", step.size, self._uncaptured)
 
-        def work() -> dict[str, Any]:
-            outputs = self._captured_calls(step.inputs, size)
-            if kind is not None:
-                self._chooser.choose(outputs["logits"], step.inputs.tensors, kind, step.inputs.tensors["results"])
-            return outputs
+    @cached_property
+    def _ahead(self) -> Any:
+        wanted = architecture(str(self._device.index))
+        return _lazy.load("ingot.backends.cuda.ahead:StepsAhead")(self._torch, wanted, self._network, self._opening)
 
-        kept = self._chooser.chosen.clone()  # capturing runs it once
-        step.capture(self._graphs, work)
-        self._chooser.chosen.copy_(kept)
-        return step
+    def _compile(self, feeds: Mapping[str, Array], kind: Kind | None) -> None:
+        """Compiles what a run launches, while it waits; and beside it, and the steps behind it, what others are likely
+        to."""
+        size, kinds = self._size(feeds) if self._captures else None, () if kind is None else (kind,)
+        missing = self._ahead.missing(size or {name: array.shape for name, array in feeds.items()}, kinds)
+        if self._decodes:
+            near = likely_after(len(feeds["query_start"]) - 1, columns_of(feeds["block_table"].shape[1]))
+            for other in near:
+                self._compiler.ask(_later(self, "_compile_beside", other, kinds or (Kind.GREEDY,)))
+        self._ahead.compile(missing)
 
-    def _captured_calls(self, inputs: Inputs, size: Size) -> dict[str, Any]:
+    def _compile_beside(self, size: Size, kinds: Sequence[Kind]) -> None:
+        with gives_way():
+            self._ahead.compile(self._ahead.missing(size, kinds), beside=True)
+
+    # --------------------------------------------------------------------------------------------------- padded steps
+    def _work(self, step: Step) -> dict[str, Any]:
+        outputs = self._padded_calls(step.inputs, step.size)
+        if step.kind is not None:
+            tensors = step.inputs.tensors
+            self._chooser.choose(outputs["logits"], tensors, step.kind, tensors["results"])
+        return outputs
+
+    def _padded_calls(self, inputs: Inputs, size: Size) -> dict[str, Any]:
         self._launcher.take_inputs(inputs, self._chooser.chosen)
-        places, tensors = inputs.layout.places, inputs.tensors
-        values = self._network.inputs
-        sizes = self._sizes({v.name: np.empty(places[v.name].shape, np.int32) for v in values})
+        tensors = inputs.tensors
         given = {**tensors, "token_ids": inputs.tokens}
         prompts = None if size.each else Prompts({group: tensors[f"{TILES}{group}"] for group in self._groups})
         narrow = self._few(size.tokens, size.logits)
-        return self._calls({v: given[v.name] for v in values}, sizes, None, None, prompts, narrow)
+        values = {v: given[v.name] for v in self._network.inputs}
+        return self._calls(values, self._padded_sizes(size), None, None, prompts, narrow)
+
+    def _padded_sizes(self, size: Size) -> dict[str, int]:
+        names = [v.name for v in self._network.inputs]
+        places = size.layout(names, ()).places
+        return self._sizes({name: np.empty(places[name].shape, np.int32) for name in names})
 
     def _inputs(
         self, feeds: Mapping[str, Array], choice: Choice | None = None
@@ -422,6 +485,23 @@ class CudaExecutor(TorchExecutor):
             if op.binds:
                 learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
         return by_reference
+
+
+def _later(executor: CudaExecutor, method: str, *arguments: Any) -> Callable[[], None]:
+    """A call of a method, unless nobody has the executor any more."""
+    there = weakref.ref(executor)
+
+    def call() -> None:
+        found = there()
+        if found is not None:
+            getattr(found, method)(*arguments)
+
+    return call
+
+
+def _short_of_memory(error: BaseException) -> bool:
+    """The end of a capture may say that it failed, and not why."""
+    return out_of_memory(error) or (error.__context__ is not None and out_of_memory(error.__context__))
 
 
 def _wide(tensor: Any) -> Any:

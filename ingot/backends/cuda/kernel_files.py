@@ -28,6 +28,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.cache import get_cache_key, get_cache_manager
 from triton.runtime.driver import driver
 
+from ingot.backends.cuda.background import NotCompiled, is_compiled_only
 from ingot.errors import FileError, IngotError, UserError
 from ingot.strict_json import parse_object
 from ingot.written import write_whole
@@ -224,6 +225,8 @@ def prepare(architecture: int) -> Folder | None:
     if not writable:
         raise FileError(f"{place}, where Triton keeps the kernels that it compiles, cannot be written: set "
                         "TRITON_CACHE_DIR to a folder that can be")  # fmt: skip
+    if not isinstance(knobs.runtime.jit_cache_hook, _Hook):
+        knobs.runtime.jit_cache_hook = _Hook(knobs.runtime.jit_cache_hook)
     named = os.environ.get(FOLDER)
     if not named:
         _used.clear()
@@ -232,8 +235,6 @@ def prepare(architecture: int) -> Folder | None:
     if key not in _folders:
         _folders[key] = Folder.opened(Path(key[0]), architecture)
     _used[:] = [_folders[key]]
-    if not isinstance(knobs.runtime.jit_cache_hook, _Hook):
-        knobs.runtime.jit_cache_hook = _Hook(knobs.runtime.jit_cache_hook)
     return _used[0]
 
 
@@ -251,6 +252,11 @@ class _Hook:
     before: Any
 
     def __call__(self, **asked: Any) -> bool:
-        if _used:
-            _used[0].install(Source.of(asked["fn"].jit_function, asked["compile"], driver.active.get_current_target()))
+        only = is_compiled_only()
+        if _used or only:
+            source = Source.of(asked["fn"].jit_function, asked["compile"], driver.active.get_current_target())
+            if only and not source.cached:  # one of a folder is not there yet either: its launcher is to be compiled
+                raise NotCompiled(source.name)
+            if _used:
+                _used[0].install(source)
         return bool(self.before(**asked)) if self.before is not None else False

@@ -1,13 +1,16 @@
-"""Captured steps of a language model: a CUDA graph for each padded size of a step and kind of choice.
+"""Padded steps of a language model, for each size and kind of choice: call by call, then as a CUDA graph.
 
 The inputs of a step lie in one buffer at a fixed address, which its first kernel fills. Rows that nobody asked for
-write nothing and see nothing.
+write nothing and see nothing. A graph repeats the calls that were made before it was there, so the numbers are the same
+bits, whenever it comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,7 +34,15 @@ NOBODY = np.array([-1, 0], np.int32)  # of these, for a program that has nothing
 
 _NOTHING = np.zeros(0, np.int32)
 
-Replay = Callable[[], None]
+Work = Callable[[], Mapping[str, Any]]  # computes a step's outputs
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What computes a step's outputs again, where they lie."""
+
+    replay: Callable[[], None]
+    outputs: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,26 @@ class Size:
         return Layout.of(shapes)
 
 
+LARGEST = Size(MOST_TOKENS, MOST_REQUESTS, MOST_REQUESTS, 64, False)
+
+
+def likely_after(requests: int, columns: int) -> list[Size]:
+    """Sizes of steps that come where one of so many requests came, the nearest ones first: one row a request, of other
+    numbers of requests, and prompts of those. columns: of the block table, padded."""
+
+    def distance(size: Size) -> int:
+        return abs(size.requests.bit_length() - power(requests).bit_length())
+
+    counts = [1 << i for i in range(MOST_REQUESTS.bit_length())]
+    decodes = [Size(n, n, n, columns, True) for n in counts]
+    prompts = [
+        Size(tokens, n, n, columns, False)
+        for n in sorted({requests_of(n) for n in counts})
+        for tokens in (16, 128, MOST_TOKENS)  # each by kernels of its own
+    ]
+    return [*sorted(decodes, key=distance), *sorted(prompts, key=distance)]
+
+
 def columns_of(width: int) -> int:
     """How wide the block table of a captured step is: few widths, for each is captured by itself."""
     columns = 64
@@ -108,25 +139,21 @@ def requests_of(count: int) -> int:
     return padded
 
 
-def _never() -> None:
-    raise AssertionError("a step is captured before it is started")
-
-
 class Step:
-    """A captured step, and what chooses its tokens if somebody does: one kind of choice.
+    """A padded step, and what chooses its tokens if somebody does: one kind of choice.
 
     Its inputs lie in a ring of page-locked memory of the host, which its first kernel reads, turn by turn; the tokens
-    go where `results` of the inputs says, memory of the host too. So the device waits for no copy. `outputs` lie in
-    memory that all steps share: they are read, on the same stream, before another one is started.
+    go where `results` of the inputs says, memory of the host too. So the device waits for no copy.
+
+    runs: how often it was started. recorded: whether it is a graph.
     """
 
     def __init__(
         self, torch: Any, device: Any, size: Size, names: Sequence[str], groups: Sequence[int], kind: Kind | None
     ) -> None:
-        self._torch = torch
         self.kind = kind
         self.size = size
-        self.outputs: Mapping[str, Any] = {}
+        self.runs = 0
         self._groups = () if size.each else groups
         layout = size.layout(names, groups)
         ring = PAGE_LOCKED.empty(torch, device, (SLOTS, layout.words), torch.int32)
@@ -134,22 +161,51 @@ class Step:
         for array, name in ((array, name) for slot in self._slots for name, array in slot.items()):
             array[...] = size.padding(name)
         self.inputs = Inputs.of(torch, device, layout, ring)
-        self._replay: Replay = _never
+        self._graph: Graph | None = None
         self._turns = 0
+        self._lost = False  # whether the device may have taken fewer turns, for a run that failed
         self._ends: list[Any] = [None] * SLOTS  # events, of the runs that read the slots
 
-    def capture(self, graphs: Graphs, work: Callable[[], Mapping[str, Any]]) -> None:
-        """Captures `work`, which computes the outputs and takes a turn."""
-        self._replay, outputs = graphs.captured(work)
-        self.outputs = {name: _lent(self._torch, tensor) for name, tensor in outputs.items()}
-        self.inputs.turn.zero_()  # it ran before, to compile
+    @property
+    def recorded(self) -> bool:
+        return self._graph is not None
 
-    def start(self, transfer: Transfer, feeds: Mapping[str, Array], choice: Choice | None) -> Any:
-        """Fills the inputs, and computes the outputs. Tokens and log probabilities as the device will write them, int32
-        [2, rows] on the host. The caller tells `ends` what marks the end of it."""
+    def record(self, graphs: Graphs, work: Work) -> None:
+        """Records `work`, which computes the outputs and takes a turn, and has done so before. In any thread, while
+        nobody launches."""
+        self._graph = graphs.captured(work)
+
+    def start(
+        self, transfer: Transfer, feeds: Mapping[str, Array], choice: Choice | None, work: Work
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """Fills the inputs and computes the outputs, by `work` until that is recorded. Tokens and log probabilities as
+        the device will write them, int32 [2, rows] on the host; and the outputs, in memory that all recorded steps
+        share: they are read, on the same stream, before another one is started. The caller tells `ends` what marks the
+        end of it."""
         slot = self._turns % SLOTS
         transfer.wait(self._ends[slot])
-        arrays = self._slots[slot]
+        found = self._fill(self._slots[slot], transfer, feeds, choice)
+        if self._lost:
+            self.inputs.turn.fill_(slot)
+        self._turns += 1
+        graph, self._lost = self._graph, True
+        try:
+            if graph is None:
+                outputs = work()
+            else:
+                graph.replay()
+                outputs = graph.outputs
+        except BaseException:
+            self.ends(transfer.mark())  # it may have begun
+            raise
+        self._lost = False
+        self.runs += 1
+        return found, outputs
+
+    def _fill(
+        self, arrays: Mapping[str, Array], transfer: Transfer, feeds: Mapping[str, Array], choice: Choice | None
+    ) -> Any:
+        """Fills a slot; where the device will write the tokens."""
         found = None
         given: dict[str, Array] = dict(feeds)
         for group in self._groups:
@@ -171,8 +227,6 @@ class Step:
             else:
                 array[:count] = rows
             array[count:] = rows[-1] if name == "query_start" else self.size.padding(name)
-        self._replay()
-        self._turns += 1
         return found
 
     def ends(self, event: Any) -> None:
@@ -196,24 +250,44 @@ def _lent(torch: Any, tensor: Any) -> Any:
     return torch.as_tensor(_Lender(tensor.view(words)), device=tensor.device).view(tensor.dtype)
 
 
+_one = Lock()  # torch's generator of random numbers belongs to one capture at a time
+
+
 class Graphs:
-    """Captures work on one device. What they hold lies in memory that all share: one runs at a time."""
+    """Captures work on one device, whatever thread asks for it. What the graphs hold lies in one arena, for one runs at
+    a time. room: bytes of it, as the largest work needs; torch divides it for each."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, device: Any, room: int) -> None:
         self._torch = torch
+        self._device = device
+        self._room = room
         self._pool: Any = None
+        self._stream: Any = None
 
-    def captured(self, work: Callable[[], Any]) -> tuple[Replay, Any]:
-        """What computes `work` again where its results lie, and these."""
+    def captured(self, work: Work) -> Graph:
+        """What computes `work` again, of which everything is compiled and loaded: it is not run.
+
+        torch.cuda.graph is not used: it waits for the device and gives memory back, which the steps that run beside
+        this would ask for again.
+        """
         torch = self._torch
-        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()
-        stream.wait_stream(here)
-        with torch.cuda.stream(stream):
-            work()  # compiles what has to be
-        here.wait_stream(stream)
+        if self._stream is None:
+            self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self._device)
+        room, self._room = self._room, 0
         graph = torch.cuda.CUDAGraph()
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            found = work()
-        return graph.replay, found
+        with _one, torch.cuda.stream(self._stream):
+            few = torch.zeros((16, 16), dtype=torch.bfloat16, device=self._device)
+            torch.mm(few, few)  # makes this thread's handle of the library and its memory, which a graph cannot
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                try:
+                    if room:  # free again at once, and the pool's: sizes that grow would each take more
+                        torch.empty(room, dtype=torch.uint8, device=self._device)
+                    outputs = work()
+                finally:
+                    graph.capture_end()
+            except BaseException:
+                with suppress(Exception):  # an end that fails may leave torch's allocator inside of the capture
+                    torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
+                raise
+        return Graph(graph.replay, {name: _lent(torch, tensor) for name, tensor in outputs.items()})

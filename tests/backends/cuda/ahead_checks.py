@@ -18,9 +18,15 @@ import triton
 from triton import knobs
 
 import ingot
+from ingot import _lazy
 from ingot.backends.cuda import ahead
+from ingot.backends.cuda.choice import Kind
 from ingot.backends.cuda.driver import ARCHITECTURES
 from ingot.backends.cuda.kernel_files import Folder, Source, prepare, read
+from ingot.backends.cuda.steps import Size
+from ingot.backends.device import Opening
+from ingot.backends.torch_executor import lowered
+from ingot.backends.torch_target import TORCH
 from ingot.builder import kernels
 from ingot.ir import F
 
@@ -126,6 +132,31 @@ def said_of(work: Any) -> str:
     return ""
 
 
+def steps_ahead(place: Path) -> dict[str, Any]:
+    """What is compiled before steps of a language model launch it: how many kernels are said, and how many are."""
+    fresh(place / "steps")
+    engine = model(place / "model")
+    (entry,) = engine.entries
+    _, network = lowered(engine.header, engine.external, entry, TORCH)
+    opening = Opening(engine.header, engine.tensor, None, entry, None, 64, 64, "cuda:0", {}, engine.external)
+    there = ahead.StepsAhead(_lazy.load("torch"), ARCHITECTURES["sm_90"], network, opening)
+    found: dict[str, Any] = {}
+
+    def note(what: str, *step: Any, beside: bool = False) -> None:
+        counted = Compilations()
+        found[what] = there.compile(there.missing(*step), beside=beside), len(counted.names)
+
+    greedy, shapes = (Kind.GREEDY,), {v.name: (2048,) for v in network.inputs}
+    shapes |= {"query_start": (3,), "context_len": (2,), "block_table": (2, 32), "logit_rows": (2,)}
+    shapes["hidden_rows"] = (0,)
+    note("four rows", Size(4, 4, 4, 64, True), greedy)
+    note("again", Size(4, 4, 4, 64, True), greedy)
+    note("eight rows", Size(8, 8, 8, 64, True), greedy, beside=True)
+    note("prompts", shapes, greedy)
+    note("prompts, drawn", shapes, (Kind.DRAWN,))
+    return found
+
+
 def checks(place: Path) -> dict[str, Any]:
     """Everything, in a folder."""
     found: dict[str, Any] = {}
@@ -189,6 +220,7 @@ def checks(place: Path) -> dict[str, Any]:
     for weights in ("same", "int4-g32"):
         found[f"model, {weights}"] = sorted({source.name for source in launched(model(place / "model", weights))})
     found["GPT-2"] = sorted({source.name for source in launched(model(place / "gpt2", config=GPT2))})
+    found["steps"] = steps_ahead(place)
     found["driver"] = triton.runtime.driver._active is None
     return found
 

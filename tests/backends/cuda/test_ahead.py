@@ -57,6 +57,15 @@ def test_what_is_in_the_folder_is_not_compiled(found: dict[str, Any]) -> None:
 
 
 @LONG
+def test_steps_are_compiled_before_they_launch(found: dict[str, Any]) -> None:
+    """All that a step launches, and of the next one what is new; nothing is compiled twice."""
+    steps = found["steps"]
+    assert all(said == compiled for said, compiled in steps.values())
+    assert steps["four rows"][0] > 8 and steps["again"][0] == 0 and 0 < steps["eight rows"][0] < steps["four rows"][0]
+    assert steps["prompts"][0] > 0 and steps["prompts, drawn"][0] == 1
+
+
+@LONG
 def test_damaged_and_exchanged_files_are_said_and_not_taken(found: dict[str, Any]) -> None:
     good = found["launched"] - 3
     assert found["damaged"] == {"compiled": 3, "had": good, "taken": good, "missed": 3}

@@ -1,10 +1,14 @@
-"""Captured steps of target cuda: padded, replayed and one behind the other as steps without graphs, which without a GPU
-are computed anew in the place of each replay.
+"""Padded steps of target cuda: call by call and replayed, and one behind the other, as steps without padding. Without a
+GPU they are computed anew in the place of each replay.
 """
 
 from __future__ import annotations
 
+import logging
+from contextlib import nullcontext
 from random import Random
+from threading import Event, Thread, current_thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +20,18 @@ from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
 pytest.importorskip("triton", reason=WITHOUT)
 
+from ingot.backends.cuda.background import NotCompiled, compiled_only, is_compiled_only  # noqa: E402
+from ingot.backends.cuda.choice import Kind  # noqa: E402
 from ingot.backends.cuda.launch_shapes import most_tiles, tiles_of  # noqa: E402
-from ingot.backends.cuda.steps import MOST_TOKENS, Size, requests_of, tokens_of  # noqa: E402
+from ingot.backends.cuda.steps import (  # noqa: E402
+    MOST_REQUESTS,
+    MOST_TOKENS,
+    Graph,
+    Size,
+    likely_after,
+    requests_of,
+    tokens_of,
+)
 from tests.backends.cuda.llama import builder, choice, mixed, step  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("cuda_here"), one_of_each()]
@@ -31,16 +45,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return builder(tmp_path_factory.mktemp("llama"))
 
 
-def again(work: Any) -> Any:
+def again(work: Any) -> Graph:
     """In the place of a graph: computes everything again, where it lies."""
-    found = work()
+    outputs: dict[str, Any] = {}
 
     def replay() -> None:
-        new = work()
-        for old, now in zip(found.values(), new.values(), strict=True) if isinstance(found, dict) else [(found, new)]:
-            old.copy_(now)
+        for name, tensor in work().items():
+            outputs.setdefault(name, torch.empty_like(tensor)).copy_(tensor)
 
-    return replay, found
+    return Graph(replay, outputs)
 
 
 def captures(session: Any) -> Any:
@@ -52,13 +65,21 @@ def captures(session: Any) -> Any:
     return executor
 
 
+def recorded(executor: Any) -> list[Any]:
+    """The sizes of the steps that are graphs, when all that goes on beside the steps is done."""
+    executor._captor.wait()
+    return [size for (size, _), step in executor._steps.items() if step.recorded]
+
+
 @LONG
 def test_captured_steps(made: Any) -> None:
-    """Padded steps as steps without padding; one that is replayed knows nothing of the one before."""
+    """Padded steps as steps without padding, the first one call by call; one that is replayed knows nothing of the one
+    before."""
     built = made(precision="float32")
     captured, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
     executor, plain._executor._captures = captures(captured), False
     for rows, context in ((3, 5), (4, 6), (3, 17)):
+        assert recorded(executor) == ([] if context == 5 else [ONE_EACH])
         feeds = step(rows, context, 2)
         found, expected = (session.run(feeds) for session in (captured, plain))
         assert found["logits"].shape == (rows, 128) and found["hidden"].shape == expected["hidden"].shape
@@ -71,16 +92,128 @@ def test_captured_steps(made: Any) -> None:
         captured.run({name: array for name, array in feeds.items() if name != "slot"})
 
 
-@pytest.mark.parametrize("captured", [True, False])
 @LONG
-def test_launched_steps(made: Any, captured: bool) -> None:
+def test_steps_do_not_wait_for_what_is_done_beside_them(made: Any) -> None:
+    """While that takes as long as it takes, steps run call by call; then as graphs, whose numbers are the same bits."""
+    session = made(precision="float32").on("cuda").session(kv_blocks=8)
+    executor, free = captures(session), Event()
+    runs = [(step(3, context, 2), choice(3, back=[2])) for context in (5, 6)]
+    executor._captor.ask(free.wait)
+    before = [session.launch(*run)() for run in runs]
+    (padded,) = executor._steps.values()
+    assert padded.runs == 2 and not padded.recorded
+    free.set()
+    assert recorded(executor) == [ONE_EACH]
+    after = [session.launch(*run)() for run in runs]
+    assert padded.runs == 4
+    for one, other in zip(before, after, strict=True):
+        assert one.tokens.tolist() == other.tokens.tolist() and one.logprobs.tolist() == other.logprobs.tolist()
+        assert one.outputs["logits"].tobytes() == other.outputs["logits"].tobytes()
+
+
+@LONG
+def test_nobody_launches_while_a_step_is_recorded(made: Any) -> None:
+    """Neither into a capture nor beside it, where torch gives no memory back; who records lets steps pass."""
+    session = made(precision="float32").on("cuda").session(kv_blocks=8)
+    executor, entered, free, order = captures(session), Event(), Event(), []
+
+    def slow(work: Any) -> Graph:
+        order.append("record")
+        entered.set()
+        assert free.wait(60) and current_thread().name == "ingot-captures"
+        order.append("recorded")
+        return again(work)
+
+    executor._graphs.captured = slow
+    session.run(step(3, 5, 2))
+    assert entered.wait(60)
+    other = Thread(target=lambda: (session.run(step(1, 5, 2)), order.append("run")))
+    other.start()
+    while not executor._gate._waiting:
+        assert other.is_alive()
+    free.set()
+    other.join()
+    assert order[:3] == ["record", "recorded", "run"]
+    assert len(recorded(executor)) == 2
+
+
+@LONG
+@pytest.mark.parametrize("lacks", ["choose", "take_inputs"])
+def test_kernels_that_are_not_compiled(made: Any, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compiled side by side while the step waits, and behind it those of steps that are likely next. What was
+    launched of the step before is launched again, and the next steps take their own turns."""
+    built = made(precision="float32")
+    session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
+    executor, compiled, asked, free = captures(session), set(), [], Event()
+    where = executor._chooser if lacks == "choose" else executor._launcher
+    launches = getattr(where, lacks)
+
+    def launch(*args: Any) -> Any:
+        if not compiled and is_compiled_only():
+            raise NotCompiled(lacks)
+        return launches(*args)
+
+    class Ahead:
+        def missing(self, size: Any, kinds: Any) -> list[Any]:
+            return [(size, kinds)]
+
+        def compile(self, sources: Any, beside: bool = False) -> None:
+            if beside:
+                assert current_thread().name == "ingot-kernels" and free.wait(60)  # it takes long
+            else:
+                compiled.add(lacks)
+            asked.append((*sources[0], beside))
+
+    monkeypatch.setattr(where, lacks, launch)
+    executor._ahead, executor._foresees = Ahead(), True
+    for context in (5, 6, 7, 8, 9):
+        feeds = step(3, context, 2)
+        wanted = plain.run(feeds)["logits"].argmax(1)
+        assert session.launch(feeds, choice(3))().tokens.tolist() == wanted.tolist()
+    assert not is_compiled_only() and recorded(executor) == [ONE_EACH]  # no graph waits either
+    assert asked == [(ONE_EACH, (Kind.GREEDY,), False)]
+    free.set()
+    executor._compiler.wait()
+    assert asked[1:] == [(size, (Kind.GREEDY,), True) for size in likely_after(3, 64)]
+
+
+@LONG
+def test_a_run_for_which_there_is_no_memory(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps behind it know nothing of it, though the device has taken its inputs."""
+    built = made(precision="float32")
+    session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
+    executor = captures(session)
+    executor._graphs.captured = again  # a graph on a GPU has memory
+    choose = executor._chooser.choose
+
+    def short(*args: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for context in (5, 6, 7, 8):
+        feeds = step(3, context, 2)
+        monkeypatch.setattr(executor._chooser, "choose", short if context in (5, 7) else choose)
+        if context in (5, 7):
+            with pytest.raises(ingot.errors.MemoryLimitError):
+                session.launch(feeds, choice(3))
+        wanted = plain.run(feeds)["logits"].argmax(1)
+        monkeypatch.setattr(executor._chooser, "choose", choose)
+        assert session.launch(feeds, choice(3))().tokens.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("captured", ["waited for", "whenever it is there", "never"])
+@LONG
+def test_launched_steps(made: Any, captured: str) -> None:
     """Tokens stay on the device for the step behind, which is launched before anybody has read them."""
     built = made(precision="float32")
     session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
-    if captured:
-        captures(session)
-    else:
+    if captured == "never":
         session._executor._captures = False
+    elif captured == "waited for":
+        executor = captures(session)
+        session.launch(step(3, 5, 2), choice(3))()
+        assert recorded(executor) == [ONE_EACH]
+    else:
+        captures(session)
     first, second = step(3, 5, 2), step(3, 6, 2)
     wanted = [plain.run(first)["logits"].argmax(1)]
     known = second | {"token_ids": np.array([*wanted[0][[2, 0]], 9], np.int32)}
@@ -114,26 +247,28 @@ def test_more_steps_under_way_than_a_ring_has_slots(made: Any) -> None:
         waits.append(session.launch(feeds, choice(3, behind, temperature=1e-30 if context % 3 == 0 else 0.0)))
         tokens = wanted[-1].astype(np.int32)
     assert [wait().tokens.tolist() for wait in waits] == [w.tolist() for w in wanted]
-    assert [size for size, _ in session._executor._steps] == [ONE_EACH] * 2
+    assert recorded(session._executor) == [ONE_EACH] * 2
 
 
 @pytest.mark.parametrize("words", [{}, {"kv": "int8"}, {"weights": "int8"}])
 @LONG
 def test_captured_prompts(made: Any, words: dict[str, str]) -> None:
-    """Prompts, their ends and decodes in one step, from the second time on in a graph of a padded size; what one step
+    """Prompts, their ends and decodes in one step of a padded size, from the third time on in a graph; what one step
     leaves in the inputs is nothing to the next."""
     built = made(precision="float32", **words)
     captured, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
     executor, plain._executor._captures = captures(captured), False
-    for counts, before, logits in (
+    for number, (counts, before, logits) in enumerate((
         ([5, 3], [0, 0], [0, 1]), ([4, 1], [5, 3], [1]), ([7, 2], [9, 4], [0, 1]), ([1, 3, 9], [16, 6, 0], [0, 2]),
         ([2, 3], [17, 9], [0]),
-    ):  # fmt: skip
+    )):  # fmt: skip
+        assert recorded(executor) == [Size(16, 4, 4, 64, False)][: number > 1]
         feeds = mixed(counts, before, logits, 2)
         found, expected = (session.run(feeds)["logits"] for session in (captured, plain))
         assert found.shape == expected.shape == (len(logits), 128)
         assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()  # interpreted: 0
     assert list(executor._steps) == [(Size(16, 4, 4, 64, False), None)]
+    assert recorded(executor) == [Size(16, 4, 4, 64, False)]
     states = [next(iter(session._executor._states.values())) for session in (captured, plain)]
     assert torch.equal(*(state.cpu().view(torch.uint8) for state in states)) or GPU
     wrong = mixed([5, 3], [0, 0], [0], 2)
@@ -170,6 +305,22 @@ def test_prompts_of_steps_in_a_row(made: Any, count: int) -> None:
     assert [(size.tokens, size.logits) for size, _ in executor._steps] == [(16, 4), (2, 2), (16, 0)][: count // 2]
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_nothing_is_compiled_where_nobody_waits(cached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton asks before it compiles."""
+    files = pytest.importorskip("ingot.backends.cuda.kernel_files")
+    source = SimpleNamespace(cached=cached, name="product_rows")
+    monkeypatch.setattr(files.Source, "of", lambda *asked: source)
+    monkeypatch.setattr(files, "driver", SimpleNamespace(active=SimpleNamespace(get_current_target=lambda: None)))
+    before: list[Any] = []
+    hook = files._Hook(lambda **asked: bool(before.append(asked)))
+    asked = {"fn": SimpleNamespace(jit_function=None), "compile": {}}
+    assert not hook(**asked) and len(before) == 1
+    with compiled_only(), nullcontext() if cached else pytest.raises(NotCompiled, match="product_rows"):
+        assert not hook(**asked)
+    assert len(before) == 1 + cached
+
+
 def test_sizes() -> None:
     """A padded step has room for what it stands for, and little more."""
     random = Random(1)
@@ -196,17 +347,32 @@ def test_steps_that_are_not_captured() -> None:
     assert Size.of(mixed([1] * 256, [3] * 256, [0], 1)) == Size(256, 256, 256, 64, True)
 
 
+def test_what_is_likely_next() -> None:
+    """Decodes of as many requests come first, and no size is compiled twice."""
+    sizes = likely_after(9, 512)
+    assert sizes[0] == Size(16, 16, 16, 512, True) and {size.columns for size in sizes} == {512}
+    assert len(set(sizes)) == len(sizes)
+    assert {size.tokens for size in sizes if size.each} == {1 << i for i in range(9)}
+    assert {size.requests for size in sizes if not size.each} == {1, 4, 16, 64, MOST_REQUESTS}
+
+
 @LONG
-def test_a_step_that_cannot_be_captured(made: Any) -> None:
-    """Without memory for its graph it runs call by call."""
-    session = made(precision="float32").on("cuda").session(kv_blocks=8)
+def test_a_step_that_cannot_be_captured(made: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Without memory for its graph, or for any other reason, it runs call by call, which is said once."""
+    session, plain = (made(precision="float32").on("cuda").session(kv_blocks=8) for _ in range(2))
     executor = captures(session)
+    tried = []
 
     def short(work: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        tried.append(work)
+        raise torch.OutOfMemoryError("CUDA out of memory, as it is")
 
     executor._graphs.captured = short
-    feeds = step(3, 5, 2)
-    wanted = made(precision="float32").on("cuda").session(kv_blocks=8).run(feeds)["logits"]
-    assert np.abs(session.run(feeds)["logits"] - wanted).max() <= 1e-6
-    assert executor._steps == {(ONE_EACH, None): None}
+    with caplog.at_level(logging.WARNING, "ingot.cuda"):
+        for rows in (3, 3, 3, 1, 1):
+            feeds = step(rows, 5, 2)
+            wanted = plain.run(feeds)["logits"]
+            assert np.abs(session.run(feeds)["logits"] - wanted).max() <= 1e-6
+            assert recorded(executor) == []
+    assert len(tried) == 2 * (1 + GPU)  # a size is not tried at every step
+    assert [record.getMessage().endswith("CUDA out of memory, as it is") for record in caplog.records] == [True]

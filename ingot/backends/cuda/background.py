@@ -1,0 +1,133 @@
+"""What runs beside steps, in a thread of its own: whom it lets pass, and what steps do not wait for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SWITCH = 2e-4  # seconds that a thread in the background keeps the interpreter, while another one wants it
+
+log = logging.getLogger("ingot.cuda")
+
+
+class Background:
+    """A thread that does what it is asked, one after the other. It is there while there is something to do."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._asked: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def ask(self, work: Callable[[], None]) -> None:
+        """For work behind all that was asked for before; what it raises is logged. Nothing comes of it after `close`.
+        """
+        with self._changed:
+            if self._closed:
+                return
+            self._asked.append(work)
+            if self._thread is None or not self._thread.is_alive():  # a forked child has no thread
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def wait(self) -> None:
+        """Until all that was asked for is done."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._thread is None)
+
+    def close(self) -> None:
+        """Until what has begun is done; the rest is not. Harmless when done twice, and in the thread itself."""
+        with self._changed:
+            self._closed = True
+            self._asked.clear()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._asked:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                work = self._asked.popleft()
+            try:
+                work()
+            except Exception:
+                log.exception("%s: what was to be done beside steps has failed", self._name)
+            del work  # it may hold whoever asked
+
+
+class InTurn:
+    """A lock that goes to whoever has waited longest: a thread that takes it again and again lets others pass."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._taken:
+                self._taken = True
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        try:
+            mine.acquire()
+        except BaseException:  # Ctrl-C
+            with self._lock:
+                waits = mine in self._waiting
+                if waits:
+                    self._waiting.remove(mine)
+            if not waits:  # it was this one's turn
+                self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()  # it is taken still: by the next one
+            else:
+                self._taken = False
+
+
+class NotCompiled(Exception):
+    """A kernel would have to be compiled, in a thread that does not wait for one."""
+
+
+_here = threading.local()
+
+
+@contextmanager
+def compiled_only() -> Iterator[None]:
+    """What this thread launches inside is compiled, or NotCompiled is raised."""
+    _here.compiled_only = True
+    try:
+        yield
+    finally:
+        _here.compiled_only = False
+
+
+def is_compiled_only() -> bool:
+    """Whether this thread is inside of `compiled_only`."""
+    return bool(getattr(_here, "compiled_only", False))
+
+
+@contextmanager
+def gives_way() -> Iterator[None]:
+    """While Python works beside steps: a step lets go of the interpreter at every launch, and would wait for it as
+    long as Python lets the other thread run on, 5 ms, some hundreds of times."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, SWITCH))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

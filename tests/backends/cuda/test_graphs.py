@@ -1,0 +1,84 @@
+"""What target cuda asks of torch when it captures a step, seen by something in torch's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ingot.backends.cuda.steps import Graphs
+
+
+class Torch:
+    """Notes what is asked. fails: what raises."""
+
+    uint8, bfloat16 = "uint8", "bfloat16"
+
+    def __init__(self, *fails: str) -> None:
+        self.asked: list[Any] = []
+        self.fails = [*fails]
+        self.cuda = SimpleNamespace(
+            graph_pool_handle=lambda: self.note("pool"), Stream=lambda device: self.note(f"stream of {device.index}"),
+            CUDAGraph=lambda: SimpleNamespace(
+                capture_begin=lambda **words: self.note(("begin", words)), capture_end=lambda: self.note("end"),
+                replay="replay",
+            ), stream=self.stream,
+        )  # fmt: skip
+        self._C = SimpleNamespace(_cuda_endAllocateToPool=lambda index, pool: self.note(("left", index, pool)))
+
+    def note(self, what: Any) -> Any:
+        self.asked.append(what)
+        if what in self.fails:
+            self.fails.remove(what)
+            raise RuntimeError(f"{what} failed")
+        return what
+
+    @contextmanager
+    def stream(self, stream: str) -> Iterator[None]:
+        self.note(f"on {stream}")
+        yield
+        self.note("off")
+
+    def zeros(self, shape: Any, dtype: str, device: Any) -> str:
+        return "zeros"
+
+    def mm(self, a: str, b: str) -> None:
+        self.note("product")
+
+    def empty(self, count: int, dtype: str, device: Any) -> None:
+        self.note(f"{count} bytes")
+
+
+BEGIN = ("begin", {"pool": "pool", "capture_error_mode": "thread_local"})
+BEFORE = ["pool", "stream of 2", "on stream of 2", "product", BEGIN]
+DEVICE = SimpleNamespace(index=2)
+
+
+def test_a_capture() -> None:
+    """On a stream of its own, in one pool, which has room for the largest from the first one on; the library's handle
+    is made before."""
+    torch = Torch()
+    graphs = Graphs(torch, DEVICE, 1000)
+    found = graphs.captured(lambda: torch.note("work") and {})
+    assert torch.asked == [*BEFORE, "1000 bytes", "work", "end", "off"] and found.replay == "replay"
+    torch.asked.clear()
+    graphs.captured(lambda: torch.note("work") and {})
+    assert torch.asked == ["on stream of 2", "product", BEGIN, "work", "end", "off"]
+
+
+@pytest.mark.parametrize("fails", ["work", "end", "1000 bytes", ("work", "end")])
+def test_a_capture_that_fails_is_ended(fails: Any) -> None:
+    """So is what torch's allocator knows of it; why is told, and the next one is as if there had been none."""
+    torch = Torch(*((fails,) if isinstance(fails, str) else fails))
+    graphs = Graphs(torch, DEVICE, 1000)
+    with pytest.raises(RuntimeError) as raised:
+        graphs.captured(lambda: torch.note("work") and {})
+    assert torch.asked[-2:] == ["end", ("left", 2, "pool")]
+    first = fails if isinstance(fails, str) else fails[0]
+    assert str(raised.value.__context__ or raised.value) == f"{first} failed"
+    torch.asked.clear()
+    graphs.captured(lambda: torch.note("work") and {})
+    assert torch.asked == ["on stream of 2", "product", BEGIN, "work", "end", "off"]
