@@ -130,10 +130,17 @@ def _casts(ports: Sequence[Port], given: Mapping[str, Any], arrays: Mapping[str,
     return f": pass {' and '.join(ways)}" if ways else ""
 
 
-def _results(out: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays to write results into. Refuses those in which one result would overwrite another, or itself."""
+def _results(out: Mapping[str, Any], own: Callable[[Any], Any]) -> dict[str, Any]:
+    """The arrays to write results into. Refuses those in which one result would overwrite another, or itself.
+
+    own: what gives an executor's view of its own memory; the executor looks at that itself.
+    """
     found: dict[str, Array] = {}
+    there: dict[str, Any] = {}
     for name, value in _named(out, "out").items():
+        if type(value) is not np.ndarray and (tensor := own(value)) is not None:
+            there[name] = tensor
+            continue
         if isinstance(value, np.generic):
             raise InputError(f"out {name!r} is a NumPy scalar, which nothing can be written to; pass a 0-d array")
         array = as_array(value, name, "out")
@@ -143,7 +150,7 @@ def _results(out: Mapping[str, Any]) -> dict[str, Array]:
             if np.shares_memory(array, earlier):
                 raise InputError(f"out {name!r} and out {other!r} share memory: each needs an array of its own")
         found[name] = array
-    return found
+    return found | there
 
 
 def _overlaps_itself(array: Array) -> bool:
@@ -466,8 +473,8 @@ class Session:
         """Runs the program on arrays by the names of its inputs, or on the array of its only input.
 
         Results are fresh arrays, or those given in `out`, which are written when all is done. A net on device cuda also
-        takes tensors that lie there (torch's, or any that speak DLPack), and then gives torch tensors there, whose
-        numbers are ready for what is asked next of torch's current stream.
+        takes tensors that lie there (torch's, or any that speak DLPack), as inputs and in `out`, and then gives torch
+        tensors there, whose numbers are ready for what is asked next of torch's current stream.
 
         Large inputs may be read where they lie: no other thread may write to them until the run returns. Raises
         InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
@@ -475,7 +482,7 @@ class Session:
         if inputs or not isinstance(feeds, Mapping):
             feeds = self._named(feeds, inputs)
         arrays = self._feeds(feeds)
-        results = None if out is None else _results(out)
+        results = None if out is None else _results(out, self._executor.own)
         try:
             found = self._executor.run(arrays, results)
         except InputError as e:

@@ -33,8 +33,8 @@ from ingot.backends.cuda.kernel_files import SUFFIX, Kernel, Source, read, taken
 from ingot.backends.cuda.launch_shapes import EXPANDED_ROWS, ROWS, TILE_ROWS
 from ingot.backends.cuda.net_calls import Call, net_program
 from ingot.backends.cuda.net_executor import NetExecutor
-from ingot.backends.cuda.net_forms import prepared
 from ingot.backends.cuda.net_target import NET
+from ingot.backends.cuda.net_weights import prepared
 from ingot.backends.cuda.steps import MOST_REQUESTS, MOST_TOKENS, Size, columns_of, requests_of, tokens_of
 from ingot.backends.cuda.weights import arranged
 from ingot.backends.device import CUDA, Opening

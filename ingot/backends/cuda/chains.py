@@ -18,11 +18,13 @@ import triton.language as tl
 from triton import knobs
 
 from ingot.backends.cuda.launch_shapes import power
+from ingot.backends.cuda.row_kernels import as_float8
 from ingot.backends.cuda.step_text import apart, lines_of
 
 BLOCK = 1024  # elements of a program
 MOST_ELEMENTS = 2**31 - BLOCK  # offsets are 32 bits
 MOST_COLUMNS = 16384  # of a normalised row
+LEAST_ROW = 2.0**-100  # the largest number of a row of float8 counts as no less
 
 
 @lru_cache(maxsize=4096)
@@ -30,7 +32,7 @@ def jitted(name: str, text: str, general: tuple[str, ...] = ()) -> Any:
     """The Triton function of a source text that defines `name`; general: integers that it is not compiled anew for."""
     place = f"<ingot {name} {sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[place] = (len(text), None, text.splitlines(True), place)  # where Triton looks for it
-    space: dict[str, Any] = {"tl": tl, "__name__": __name__}
+    space: dict[str, Any] = {"tl": tl, "as_float8": as_float8, "__name__": __name__}
     exec(compile(text, place, "exec"), space)
     return triton.jit(space[name], do_not_specialize=general)
 
@@ -137,11 +139,11 @@ def is_dense(tensor: Any) -> bool:
 @lru_cache(maxsize=4096)
 def rows(
     steps: tuple[Any, ...], output: int, numbers: int, modes: tuple[str, ...], norm: tuple[bool, bool] | None,
-    kept: bool, quantised: bool,
+    kept: bool, quantised: str,
 ) -> Any:  # fmt: skip
     """The kernel of rows of an expression. modes: "rows", "row" (one for all) or "scalar". norm: of a layer norm behind
-    it, whether it has a gain and a shift. kept: whether it stores the rows; quantised: whether it stores them in int8
-    too, with a scale for each.
+    it, whether it has a gain and a shift. kept: whether it stores the rows; quantised: whether it stores them in "int8"
+    or "float8" too, with a scale for each.
     """
     loads = {"rows": "tl.load(a{0} + row * k + at, mask=ok, other=0)", "row": "tl.load(a{0} + at, mask=ok, other=0)",
              "scalar": "tl.load(a{0})"}  # fmt: skip
@@ -167,7 +169,17 @@ def rows(
         text += [
             # as integers magnitudes are ordered as they are, and NaNs are the largest
             "    largest = tl.max(tl.where(ok, y.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0), axis=0)",
-            "    largest = largest.to(tl.float32, bitcast=True)", "    z = y * tl.div_rn(127.0, largest)",
+            "    largest = largest.to(tl.float32, bitcast=True)",
+        ]  # fmt: skip
+    if quantised == "float8":
+        text += [
+            f"    largest = tl.maximum(largest, {LEAST_ROW!r}, propagate_nan=tl.PropagateNan.ALL)",
+            f"    z = as_float8(y * tl.div_rn(448.0, largest), {not knobs.runtime.interpret})",
+            "    tl.store(whole + row * k + at, z, mask=ok)", "    tl.store(scales + row, tl.div_rn(largest, 448.0))",
+        ]  # fmt: skip
+    elif quantised:
+        text += [
+            "    z = y * tl.div_rn(127.0, largest)",
             "    z = tl.minimum(tl.maximum(tl.where(z == z, z, 0.0), -127.0), 127.0) + 12582912.0",
             "    tl.store(whole + row * k + at, z.to(tl.int32, bitcast=True) - 0x4B400000, mask=ok)",
             "    tl.store(scales + row, tl.div_rn(largest, 127.0))",
@@ -191,7 +203,7 @@ def run_rows(
     norm: tuple[Any, Any, float] | None, out: Any, kept: bool, quantised: tuple[Any, Any] | None,
 ) -> None:  # fmt: skip
     """An expression over the rows of `out`, which is contiguous. norm: gain, shift and epsilon of a layer norm behind
-    it. kept: whether rows are written into `out`; quantised: where they go in int8, and their scales.
+    it. kept: whether rows are written into `out`; quantised: where they go in int8 or float8, and their scales.
     """
     k = out.shape[-1]
     count = out.numel() // k if k else 0
@@ -200,7 +212,8 @@ def run_rows(
     steps, given = apart(steps)
     gain, shift, eps = (None, None, 0.0) if norm is None else norm
     said = None if norm is None else (gain is not None, shift is not None)
-    kernel = rows(steps, output, len(given), tuple(modes), said, kept, quantised is not None)
+    kind = "" if quantised is None else "float8" if quantised[0].is_floating_point() else "int8"
+    kernel = rows(steps, output, len(given), tuple(modes), said, kept, kind)
     wide = power(k)
     kernel[(count,)](
         out, *((out, out) if quantised is None else quantised), *operands, *given, out if gain is None else gain,

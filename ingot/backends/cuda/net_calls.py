@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ingot import dtypes
 from ingot.backends.cuda.program import Single, ordered
@@ -18,7 +18,7 @@ from ingot.ir import ExprBuilder, Network, Node, Scalar, Value
 from ingot.ir.expr import MAX_INPUTS, NoExpression, class_of
 from ingot.ops.binary import Add
 from ingot.ops.contraction import Einsum, parse
-from ingot.ops.conversion import Dequantize, QuantizeRows
+from ingot.ops.conversion import Dequantize, Float8Rows, QuantizeRows
 from ingot.ops.dense_attention import ScaledDotProductAttention
 from ingot.ops.elementwise import Relu
 from ingot.ops.movement import Reshape
@@ -82,10 +82,17 @@ class Chain:
         return tuple(map(tuple, builder.steps)), last, tuple(operands)
 
 
+class Eight(NamedTuple):
+    """A weight of float8, [outputs, inputs], and the scales of its outputs."""
+
+    weight: Value
+    scales: Value
+
+
 @dataclass(frozen=True)
 class Rowwise:
-    """Rows that a chain makes or that are there, normalised, quantised with a scale for each, or both. kept: whether
-    they are also read as floats."""
+    """Rows that a chain makes or that are there, normalised, quantised (to int8 or float8) with a scale for each, or
+    both. kept: whether they are also read as floats."""
 
     nodes: tuple[Node, ...]
     chain: Chain | None = None
@@ -123,6 +130,17 @@ class Weighted:
     bare: bool = False
     ending: str = ""
     beside: Value | None = None  # what "add_relu" adds
+    eight: Eight | None = None  # of a product of rows of float8
+
+    @property
+    def held(self) -> tuple[Value, ...]:
+        """What it reads and none of its nodes does."""
+        return () if self.eight is None else self.eight
+
+    @property
+    def unread(self) -> frozenset[Value]:
+        """The floats that these stand for."""
+        return frozenset() if self.eight is None else frozenset(self.node.inputs[1:])
 
     @property
     def node(self) -> Node:
@@ -132,7 +150,8 @@ class Weighted:
     @property
     def kernel(self) -> str:
         """How the profile calls it."""
-        return f"{self.node.op.name}+chain" if self.chain else self.node.op.name
+        name = self.node.op.name if self.eight is None else f"float8_{self.node.op.name}"
+        return f"{name}+chain" if self.chain else name
 
 
 @dataclass(frozen=True)
@@ -172,7 +191,28 @@ class Joined:
     products: tuple[Node, ...]
     biases: tuple[Value, ...]
     outs: tuple[Value, ...]
+    eights: tuple[Eight, ...] = ()  # of products of rows of float8
     kernel = "joined_products"
+
+    @property
+    def weights(self) -> tuple[Value, ...]:
+        """As they are stored."""
+        return tuple(e.weight for e in self.eights) or tuple(node.inputs[1] for node in self.products)
+
+    @property
+    def scales(self) -> tuple[Value, ...]:
+        """Of the outputs of weights of float8."""
+        return tuple(e.scales for e in self.eights)
+
+    @property
+    def held(self) -> tuple[Value, ...]:
+        """What it reads and none of its nodes does."""
+        return tuple(v for e in self.eights for v in e)
+
+    @property
+    def unread(self) -> frozenset[Value]:
+        """The floats that these stand for."""
+        return frozenset(node.inputs[1] for node in self.products) if self.eights else frozenset()
 
 
 @dataclass(frozen=True)
@@ -220,6 +260,10 @@ class _Maker:
             self.group_of |= dict.fromkeys(nodes, nodes)
         self.taken: set[Node] = set()
         self.found: list[Call] = []
+        self.eights = _eights(network)
+        self.rows = {node.inputs[0].node for node in self.eights}  # that become float8 once
+        for node in self.eights:
+            self.taken.add(node.inputs[1].node)
         for node in both:
             self._place(node)
 
@@ -263,7 +307,7 @@ class _Maker:
         families: dict[tuple[Any, ...], list[tuple[Node, Node]]] = {}
         for node in self.network.nodes:
             reader = self._bias_alone(node) if _is_linear(node) else None
-            if reader is not None and node.inputs[1].kind == "parameter":
+            if reader is not None and (node.inputs[1].kind == "parameter" or node in self.eights):
                 families.setdefault((node.inputs[0], node.inputs[1].shape[1]), []).append((node, reader))
         for family in families.values():
             if len(family) > 1:
@@ -271,6 +315,7 @@ class _Maker:
                 self._take(Joined(
                     tuple(n for pair in family for n in pair), tuple(n for n, _ in family), biases,
                     tuple(add.output for _, add in family),
+                    tuple(self.eights[node] for node, _ in family if node in self.eights),
                 ))  # fmt: skip
 
     def _bias_alone(self, node: Node) -> Node | None:
@@ -313,24 +358,26 @@ class _Maker:
         chain = Chain(tuple(nodes), biases, frozenset(normed))
         place = {node: i for i, node in enumerate(self.network.nodes)}
         weighted.sort(key=place.__getitem__)
-        reader = self._norm_behind(chain)
+        reader = self._rows_behind(chain)
         if summed and not weighted and reader is None:
             last = self.sums[max(summed, key=place.__getitem__)]
             self._take(replace(last, nodes=(*last.nodes, *nodes), chain=chain))
             return
         for maker in weighted[:-1] if reader is None else weighted:
-            self._take(Weighted((maker,), bare=maker.output in biases))
+            self._take(Weighted((maker,), bare=maker.output in biases, eight=self.eights.get(maker)))
         if reader is not None:
             self._take(self._rows((*nodes, reader), chain, reader))
         elif weighted:
-            ending, beside = _ending(weighted[-1], chain)
-            self._take(Weighted((weighted[-1], *nodes), chain, ending=ending, beside=beside))
+            (ending, beside), eight = _ending(weighted[-1], chain), self.eights.get(weighted[-1])
+            self._take(Weighted((weighted[-1], *nodes), chain, ending=ending, beside=beside, eight=eight))
         else:
             self._take(chain)
 
     def _rows(self, nodes: tuple[Node, ...], chain: Chain | None, norm: Node) -> Rowwise:
-        """A layer norm, with the rounding of its rows that reads it."""
-        uses = [user for user in norm.output.uses if isinstance(user.op, QuantizeRows) and user not in self.taken]
+        """A layer norm, with the rounding of its rows that reads it; or the rounding of a chain's rows."""
+        if norm in self.rows:
+            return Rowwise(nodes, chain, None, norm, False)
+        uses = [user for user in norm.output.uses if self._is_rounding(user) and user not in self.taken]
         if not uses:
             return Rowwise(nodes, chain, norm)
         kept = len(set(norm.output.uses)) > 1 or self.network.is_output(norm.output)
@@ -347,22 +394,26 @@ class _Maker:
         self._take(Weighted((maker,), bare=True))
         return GroupNormed((node,), maker.inputs[2])
 
-    def _norm_behind(self, chain: Chain) -> Node | None:
+    def _is_rounding(self, node: Node) -> bool:
+        return isinstance(node.op, QuantizeRows) or node in self.rows
+
+    def _rows_behind(self, chain: Chain) -> Node | None:
         uses = list(chain.out.uses)
         if len(uses) != 1 or self.network.is_output(chain.out) or chain.normed or chain.out.dtype not in HALVES:
             return None
         (reader,) = uses
-        return reader if isinstance(reader.op, LayerNorm) and reader not in self.taken else None
+        by_rows = isinstance(reader.op, LayerNorm) or reader in self.rows
+        return reader if by_rows and reader not in self.taken else None
 
     def _alone(self, node: Node) -> Call:
         op: Any = node.op
         if node in self.sums:
             return self.sums[node]
         if _is_convolution(node) or _is_linear(node):
-            return Weighted((node,))
+            return Weighted((node,), eight=self.eights.get(node))
         if isinstance(op, LayerNorm) and node.inputs[0].dtype in HALVES:
             return self._rows((node,), None, node)
-        if isinstance(op, QuantizeRows):
+        if self._is_rounding(node):
             return Rowwise((node,), quantised=node, kept=False)
         if isinstance(op, AvgPool | MaxPool) and _is_pool(op) and node.output.dtype in HALVES:
             return Pooled((node,))
@@ -449,6 +500,30 @@ def _sums(network: Network, node: Node) -> Sums | None:
     return Sums((*own, node), node, q, scale, stored, factors)
 
 
+def _eights(network: Network) -> dict[Node, Eight]:
+    """Products of rows that have been float8 with weights of float8, each with a scale an output; nobody else reads
+    either of the two as floats."""
+    found = {node: eight for node in network.nodes if _is_linear(node) and (eight := _eight(node)) is not None}
+    while True:
+        shared = [n for n in found if not all(set(v.uses) <= found.keys() for v in n.inputs)]
+        if not shared:
+            return found
+        for node in shared:
+            del found[node]
+
+
+def _eight(node: Node) -> Eight | None:
+    x, made = (value.node for value in node.inputs)
+    if x is None or made is None or not isinstance(x.op, Float8Rows) or not isinstance(made.op, Dequantize):
+        return None
+    if any(node.inputs[0].network.is_output(value) for value in node.inputs) or len(made.given) != 2 or made.op.group:
+        return None
+    weight, scales = made.given
+    alone = weight.dtype is dtypes.float8_e4m3fn and scales.shape == (weight.shape[0], 1)
+    stored = weight.kind == scales.kind == "parameter"
+    return Eight(weight, scales) if alone and stored and set(made.output.uses) == {node} else None
+
+
 def _quantised(value: Value) -> Node | None:
     """What makes a value of int8 and one scale or several, without zero points."""
     made = value.node
@@ -469,6 +544,10 @@ def _is_bias(value: Value, out: Value) -> bool:
 def _other(node: Node, value: Value) -> Value:
     a, b = node.inputs
     return b if a is value else a
+
+
+def _reads(node: Node, value: Value) -> bool:
+    return any(v is value for v in node.inputs)  # `in` would ask for their equality, which is an op
 
 
 def _is_graph_sum(node: Node) -> bool:
@@ -492,7 +571,7 @@ def _ending(node: Node, chain: Chain) -> tuple[str, Value | None]:
     out, linear = node.output, _is_linear(node)
     if linear:
         first = nodes[0]
-        if not isinstance(first.op, Add) or out not in first.inputs or not _is_bias(_other(first, out), out):
+        if not isinstance(first.op, Add) or not _reads(first, out) or not _is_bias(_other(first, out), out):
             return "", None
         out, nodes = first.output, nodes[1:]
         if not nodes:
@@ -504,5 +583,5 @@ def _ending(node: Node, chain: Chain) -> tuple[str, Value | None]:
     if linear or len(nodes) != 2 or not isinstance(nodes[1].op, Relu) or not isinstance(nodes[0].op, Add):
         return "", None
     other = _other(nodes[0], out)
-    same = out in nodes[0].inputs and other.shape == out.shape and other.dtype is out.dtype and other is not out
+    same = _reads(nodes[0], out) and other.shape == out.shape and other.dtype is out.dtype and other is not out
     return ("add_relu", other) if same else ("", None)

@@ -1,7 +1,9 @@
 """An executor of nets on an NVIDIA GPU: each set of input sizes becomes a CUDA graph.
 
 The first run of a size goes call by call, compiles what it needs and times ways to compute; the second one is captured,
-and later ones are replayed. All graphs of a session share one memory pool, and their inputs lie at fixed addresses.
+and later ones are replayed. Where a size is a batch, runs are padded, so that few sizes are met (net_graphs.py). All
+graphs of a session share one memory pool. They read inputs at addresses of their own, to which these are copied, or
+where a caller has them again and again.
 """
 
 from __future__ import annotations
@@ -9,21 +11,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ingot import _lazy, dtypes
-from ingot.backends.cuda.net_calls import Call, Sums, net_program
-from ingot.backends.cuda.net_forms import Forms, NetMade, narrow, prepared
+from ingot.backends.cuda.net_calls import Call, Joined, Sums, Weighted, net_program
+from ingot.backends.cuda.net_forms import Forms, narrow
+from ingot.backends.cuda.net_graphs import ALIGNED, MOST_SEEN, Addresses, Captured, Plan, Plans, Results, Sized
 from ingot.backends.cuda.net_target import NET
+from ingot.backends.cuda.net_weights import NetMade, prepared
 from ingot.backends.cuda.page_locked import PAGE_LOCKED
 from ingot.backends.cuda.program import Single
 from ingot.backends.device import Opening
 from ingot.backends.torch_device import Settings
 from ingot.backends.torch_executor import TorchExecutor, item_of, load, typed_errors, written
-from ingot.errors import BusyError
+from ingot.errors import BusyError, InputError
 from ingot.ir import Network, Node, Value
 from ingot.ir.interpret import learn
 from ingot.ops.in_torch import call as by_form
@@ -31,8 +34,7 @@ from ingot.ops.in_torch import check, first_line, known, of_device, out_of_memor
 
 Array = np.ndarray[Any, Any]
 
-MOST_GRAPHS = 16  # of a session; the one that was used least recently goes
-MOST_SEEN = 256  # sets of input sizes that a session remembers
+MOST_GRAPHS = 32  # sets of input sizes of a session that have graphs; the one that was used least recently goes
 
 
 def open_net(torch: Any, device: Any, opening: Opening) -> NetExecutor:
@@ -45,26 +47,6 @@ def open_net(torch: Any, device: Any, opening: Opening) -> NetExecutor:
     return NetExecutor(torch, device, made, opening)
 
 
-@dataclass
-class Sized:
-    """What is known of one set of input sizes.
-
-    by_reference: whether some op reads back on its way. fixed: stored tensors, and values that only sizes decide.
-    inputs, pinned: where a captured run reads, and pinned memory for what comes from the host; outputs, flags: what it
-    leaves. nodes: whose faults the flags tell.
-    """
-
-    sizes: dict[str, int]
-    by_reference: bool = False
-    fixed: dict[Value, Any] = field(default_factory=dict)
-    replay: Callable[[], None] | None = None
-    inputs: dict[str, Any] = field(default_factory=dict)
-    pinned: dict[str, Any] = field(default_factory=dict)
-    outputs: dict[str, Any] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
-    flags: Any = None
-
-
 class NetExecutor(TorchExecutor):
     """See device.Executor."""
 
@@ -75,14 +57,16 @@ class NetExecutor(TorchExecutor):
         self._forms = Forms(torch, device, made)
         self._seen: OrderedDict[Any, Sized] = OrderedDict()
         self._on_gpu = device.type == "cuda"
+        self._here = (2, device.index) if self._on_gpu else None  # where inputs and results may lie, as DLPack says it
+        self._padding = Plans(made.batch)
         self._varying = _varying(self._network)
         self._captures = self._on_gpu and not self._late
         # whether kernels are compiled before a run at new sizes meets them
         self._foresees = self._on_gpu and not _lazy.load("triton").knobs.runtime.interpret
-        for each in made.calls:
+        for each in made.running:
             for value in _held(each):
                 self._left[value] += 1
-        run = {node for each in made.calls for node in each.nodes}
+        run = {node for each in made.running for node in each.nodes}
         for node in self._network.nodes:
             for value in set() if node in run else set(node.given):
                 self._left[value] -= 1
@@ -93,45 +77,62 @@ class NetExecutor(TorchExecutor):
     def own(self, value: Any) -> Any:
         """A tensor on this GPU, as torch sees it."""
         torch = self._torch
-        if isinstance(value, torch.Tensor):
-            return value.detach() if value.device == self._device and self._on_gpu else None
-        if not self._on_gpu or not hasattr(value, "__dlpack_device__"):
+        if self._here is None:
             return None
-        kind, number = value.__dlpack_device__()
-        return torch.from_dlpack(value) if (int(kind), number) == (2, self._device.index) else None
+        if isinstance(value, torch.Tensor):
+            return value.detach() if value.device == self._device else None
+        if not hasattr(value, "__dlpack_device__") or not hasattr(value, "__dlpack__"):
+            return None
+        try:
+            kind, number = value.__dlpack_device__()
+            return torch.from_dlpack(value) if (int(kind), number) == self._here else None
+        except Exception as e:  # whatever another library's object may raise
+            raise InputError(f"torch cannot read this {type(value).__name__} through DLPack: {first_line(e)}") from None
 
     # ------------------------------------------------------------------------------------------------------------ runs
-    def run(self, feeds: dict[str, Any], out: dict[str, Array] | None = None) -> dict[str, Array]:
-        key = tuple((name, x.dtype, x.shape) for name, x in feeds.items())
-        seen = self._seen.get(key)
-        if seen is None or seen.replay is None:
-            return self._slow(key, feeds, out)
+    def run(self, feeds: dict[str, Any], out: dict[str, Any] | None = None) -> dict[str, Any]:
+        key = tuple((name, x.dtype, tuple(x.shape)) for name, x in feeds.items())
+        if out:
+            _refuse_shared(self._torch, out)
+        plan = self._padding.of(key) if self._captures else Plan(key)
+        seen = self._seen.get(plan.key)
+        if seen is None or not self._captures:
+            return self._slow(plan, feeds, out)
         if not self._busy.acquire(blocking=False):
             raise BusyError("this session is running already: give each thread a session of its own")
         try:
-            with typed_errors(f"a run on cuda:{self._device.index}"), self._there():
-                self._seen.move_to_end(key)
-                return self._replayed(seen, feeds, out)
+            at = self._addresses(plan, seen.sizes, feeds, out)
+            graph = None if seen.by_reference else seen.chosen(at)
+            if graph is not None:
+                with typed_errors(f"a run on cuda:{self._device.index}"), self._there():
+                    self._seen.move_to_end(plan.key)
+                    seen.meet(at)
+                    return self._replayed(seen, graph, plan, feeds, out)
         finally:
             self._busy.release()
+        return self._slow(plan, feeds, out)
 
-    def _slow(self, key: Any, feeds: dict[str, Any], out: dict[str, Array] | None) -> dict[str, Array]:
-        """A run call by call, or the one that is captured."""
+    def _slow(self, plan: Plan, feeds: dict[str, Any], out: dict[str, Any] | None) -> dict[str, Any]:
+        """A run call by call, or one that is captured."""
         with self._alone(), _libraries(self._torch), self._there():
-            seen = self._seen.get(key)
+            seen, given = self._seen.get(plan.key), self._padding.widened(self._torch, plan, feeds)
             if seen is not None and self._captures and not seen.by_reference:
-                self._capture(seen, feeds)
-                if seen.replay is not None:
+                graph = self._capture(seen, given, out, self._addresses(plan, seen.sizes, feeds, out))
+                if graph is not None:
                     self._forget()
-                    return self._replayed(seen, feeds, out)
+                    return self._replayed(seen, graph, plan, feeds, out)
             if seen is None and self._captures and self._foresees:
-                self._compile(feeds)
-            found = self._eager(feeds, None)
+                self._compile(given)
+            found, sizes, by_reference = self._eager(given, None)
             if seen is None:
-                self._seen[key] = Sized(found.sizes, found.by_reference)
+                seen = self._seen[plan.key] = Sized(sizes, by_reference)
+                seen.meet(self._addresses(plan, sizes, feeds, out))
                 while len(self._seen) > MOST_SEEN:
                     self._seen.popitem(last=False)
-            return self._given_back(feeds, found.outputs, found.nodes, found.flags, out)
+            results = self._given_back(plan, feeds, found, sizes, out)
+            if by_reference:
+                self._padding = Plans(None)  # nothing is captured that padding would serve
+            return results
 
     def _compile(self, feeds: Mapping[str, Any]) -> None:
         """Compiles what a first run at these sizes launches. One by one, as the run meets them, that takes ten times as
@@ -144,7 +145,7 @@ class NetExecutor(TorchExecutor):
         items: list[dict[str, Any]] = []
         with self._alone(), _libraries(self._torch), self._there():
             self._eager(feeds, None)  # compiles
-            found = self._eager(feeds, items)
+            found, *_ = self._eager(feeds, items)
             if found.nodes:
                 check(found.nodes, to_array(self._torch, found.flags))
         return items
@@ -160,7 +161,7 @@ class NetExecutor(TorchExecutor):
                 dtype = getattr(torch, value.dtype.name)
                 tensors[value] = torch.empty(value.spec.evaluate(sizes), dtype=dtype, device=self._device)
             self._forms.traces = True
-            self._calls(self._made.calls, tensors, dict(sizes), {})
+            self._calls(self._made.running, tensors, dict(sizes), {})
 
     def _there(self) -> AbstractContextManager[Any]:
         """Where kernels are launched."""
@@ -177,23 +178,33 @@ class NetExecutor(TorchExecutor):
             shells[name] = np.broadcast_to(np.empty((), dtype), tuple(given.shape))
         return self._sizes(shells)
 
-    def _eager(self, feeds: Mapping[str, Any], items: list[dict[str, Any]] | None) -> Sized:
+    def _eager(
+        self, feeds: Mapping[str, Any], items: list[dict[str, Any]] | None
+    ) -> tuple[Results, dict[str, int], bool]:
+        """Results of a run call by call, all sizes, and whether some op reads back on its way."""
         sizes = self._sized(feeds)
         tensors = self._loaded.tensors | self._states
         for value in self._network.inputs:
             given = feeds[value.name]
             own = isinstance(given, np.ndarray)
             tensors[value] = to_tensor(self._torch, given, self._device) if own else given
-        found = Sized(sizes)
         self._forms.times = self._on_gpu and items is None
+        try:
+            found, by_reference = self._computed(self._made.running, tensors, sizes, items)
+        finally:
+            self._forms.times = False
+        self._last = sizes
+        return found, sizes, by_reference
+
+    def _computed(
+        self, calls: Sequence[Call], tensors: dict[Value, Any], sizes: dict[str, int],
+        items: list[dict[str, Any]] | None = None,
+    ) -> tuple[Results, bool]:  # fmt: skip
         faults: dict[Node, Any] = {}
-        found.by_reference = self._calls(self._made.calls, tensors, found.sizes, faults, items)
-        self._forms.times = False
-        self._last = found.sizes
-        found.outputs = {name: tensors[value] for name, value in self._network.outputs.items()}
-        found.nodes = list(faults)
-        found.flags = self._torch.stack(list(faults.values())) if faults else None
-        return found
+        by_reference = self._calls(calls, tensors, sizes, faults, items)
+        outputs = {name: tensors[value] for name, value in self._network.outputs.items()}
+        flags = self._torch.stack(list(faults.values())) if faults else None
+        return Results(outputs, list(faults), flags), by_reference
 
     def _calls(
         self, calls: Sequence[Call], tensors: dict[Value, Any], sizes: dict[str, int], faults: dict[Node, Any],
@@ -260,41 +271,85 @@ class NetExecutor(TorchExecutor):
         return item
 
     # ---------------------------------------------------------------------------------------------------------- graphs
-    def _capture(self, seen: Sized, feeds: Mapping[str, Any]) -> None:
+    def _addresses(
+        self, plan: Plan, sizes: Mapping[str, int], feeds: Mapping[str, Any], out: Mapping[str, Any] | None
+    ) -> Addresses:
+        """Of inputs and results in memory of the caller's on the device, as far as graphs can use them there."""
         torch = self._torch
-        for value in self._network.inputs:
-            given = feeds[value.name]
-            tensor = to_tensor(torch, given, self._device) if isinstance(given, np.ndarray) else given.clone()
-            seen.inputs[value.name] = tensor.contiguous()
-            if isinstance(given, np.ndarray):
-                seen.pinned[value.name] = PAGE_LOCKED.empty(torch, self._device, tuple(tensor.shape), tensor.dtype)
-        base = self._loaded.tensors | self._states
-        base |= {value: seen.inputs[value.name] for value in self._network.inputs}
-        for each in self._made.calls:  # what only sizes decide is computed once
-            if not self._varying & set(each.nodes):
-                self._call(each, base, dict(seen.sizes), {})
-        calls = [each for each in self._made.calls if self._varying & set(each.nodes)]
-        seen.fixed = base
-        faults: dict[Node, Any] = {}
+        if self._here is None or plan.rows:
+            return ()
 
-        def work() -> tuple[dict[str, Any], Any]:
-            faults.clear()
-            tensors = dict(base)
-            self._calls(calls, tensors, dict(seen.sizes), faults)
-            flags = torch.stack(list(faults.values())) if faults else None
-            return {name: tensors[value] for name, value in self._network.outputs.items()}, flags
+        def usable(x: Any) -> Any:
+            lies = isinstance(x, torch.Tensor) and x.is_contiguous() and x.numel() and not x.data_ptr() % ALIGNED
+            return x if lies else None
+
+        def fits(x: Any, value: Value) -> bool:
+            return (tuple(x.shape), x.dtype) == (value.spec.evaluate(sizes), getattr(torch, value.dtype.name))
+
+        used = [usable(feeds[value.name]) for value in self._network.inputs]
+        for name, value in self._network.outputs.items() if out else ():
+            x = usable((out or {}).get(name))
+            alone = x is not None and fits(x, value) and not any(_overlap(x, other) for other in used)
+            used.append(x if alone else None)
+        at = tuple(0 if x is None else x.data_ptr() for x in used)
+        return at if any(at) else ()
+
+    def _capture(
+        self, seen: Sized, feeds: Mapping[str, Any], out: Mapping[str, Any] | None, at: Addresses
+    ) -> Captured | None:
+        """A graph for these inputs' sizes, and where that is worth it for their addresses; None where that fails."""
+        torch, network = self._torch, self._network
+        at = at if seen.captures_at(at) else ()
+        read = {v.name for v, address in zip(network.inputs, at, strict=False) if address}
+        outputs = zip(network.outputs, at[len(network.inputs) :], strict=False)
+        into = {name: out[name] for name, address in outputs if address and out}
+        if seen.fixed is None:
+            seen.fixed = self._fixed(seen.sizes)
+        tensors = dict(seen.fixed)
+        for value in network.inputs:
+            given = feeds[value.name]
+            if value.name not in read and value.name not in seen.inputs:
+                own = to_tensor(torch, given, self._device) if isinstance(given, np.ndarray) else given.clone()
+                seen.inputs[value.name] = own = own.contiguous()
+                if isinstance(given, np.ndarray):
+                    seen.pinned[value.name] = PAGE_LOCKED.empty(torch, self._device, tuple(own.shape), own.dtype)
+            tensors[value] = given if value.name in read else seen.inputs[value.name]
+        calls = [each for each in self._made.running if self._varying & set(each.nodes)]
+
+        def work() -> Results:
+            self._forms.into = {network.outputs[name]: x for name, x in into.items()}
+            try:
+                found, _ = self._computed(calls, dict(tensors), dict(seen.sizes))
+            finally:
+                self._forms.into = {}
+            for name, x in into.items():
+                if found.outputs[name] is not x:
+                    x.copy_(found.outputs[name])
+                del found.outputs[name]
+            return found
 
         try:
-            seen.replay, (seen.outputs, seen.flags) = self._captured(work)
+            replay, found = self._captured(work)
         except RuntimeError as e:
             if out_of_memory(e) or of_device(e):
                 raise
             # The end of a capture may say only that it failed; why is in what it was raised over.
             self.uncaptured, self._captures = first_line(e.__context__ or e), False
-            seen.inputs, seen.fixed = {}, {}
-        seen.nodes = list(faults)
+            seen.inputs, seen.fixed = {}, None
+            return None
+        graph = Captured(replay, found, frozenset(read))
+        seen.keep(at, graph)
+        return graph
 
-    def _captured(self, work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def _fixed(self, sizes: Mapping[str, int]) -> dict[Value, Any]:
+        """Stored tensors, and what only sizes decide, which is computed once."""
+        base = self._loaded.tensors | self._states
+        for each in self._made.running:
+            if not self._varying & set(each.nodes):
+                self._call(each, base, dict(sizes), {})
+        return base
+
+    def _captured(self, work: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
         """What computes `work` again where its results lie, and these."""
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
@@ -306,13 +361,14 @@ class NetExecutor(TorchExecutor):
 
     def _forget(self) -> None:
         """Keeps the number of graphs within its bound."""
-        graphs = [key for key, seen in self._seen.items() if seen.replay is not None]
+        graphs = [key for key, seen in self._seen.items() if seen.graph is not None or seen.there]
         for key in graphs[: max(0, len(graphs) - MOST_GRAPHS)]:
-            old = self._seen.pop(key)
-            self._seen[key] = Sized(old.sizes)
+            self._seen[key] = self._seen.pop(key).forgotten()
             self._seen.move_to_end(key, last=False)
 
-    def _replayed(self, seen: Sized, feeds: Mapping[str, Any], out: dict[str, Array] | None) -> dict[str, Array]:
+    def _replayed(
+        self, seen: Sized, graph: Captured, plan: Plan, feeds: Mapping[str, Any], out: dict[str, Any] | None
+    ) -> dict[str, Any]:
         if self._on_gpu:
             stream = self._torch.cuda.current_stream()
             if self._stream is not None and self._stream != stream:
@@ -320,45 +376,92 @@ class NetExecutor(TorchExecutor):
             self._stream = stream
         for name, place in seen.inputs.items():
             given = feeds[name]
+            if name in graph.in_place:
+                continue
+            checked = bool(graph.results.nodes)
             if isinstance(given, np.ndarray):
                 pinned = seen.pinned[name]
-                pinned.copy_(to_tensor(self._torch, given, "cpu"))
+                self._padding.brought(plan, name, pinned, to_tensor(self._torch, given, "cpu"), checked)
                 place.copy_(pinned, non_blocking=True)
             else:
-                place.copy_(given)
-        assert seen.replay is not None
-        seen.replay()
+                self._padding.brought(plan, name, place, given, checked)
+        graph.replay()
         self._last = seen.sizes
-        return self._given_back(feeds, seen.outputs, seen.nodes, seen.flags, out)
+        return self._given_back(plan, feeds, graph.results, seen.sizes, out)
 
     def _given_back(
-        self, feeds: Mapping[str, Any], outputs: Mapping[str, Any], nodes: Sequence[Node], flags: Any,
-        out: dict[str, Array] | None,
-    ) -> dict[str, Array]:  # fmt: skip
-        """Results where the inputs came from: on the device if one of them lay there."""
-        here = all(isinstance(given, np.ndarray) for given in feeds.values())
-        if not here and out is None:
-            found = {name: tensor.clone() for name, tensor in outputs.items()}
-            if nodes:
-                check(nodes, to_array(self._torch, flags))
-            elif any(isinstance(given, np.ndarray) for given in feeds.values()) and self._on_gpu:
+        self, plan: Plan, feeds: Mapping[str, Any], results: Results, sizes: Mapping[str, int],
+        out: dict[str, Any] | None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Results where the inputs came from: on the device if one of them lay there; or where `out` says."""
+        outputs = self._padding.cut(plan, results.outputs, sizes)
+        there = {name: x for name, x in (out or {}).items() if not isinstance(x, np.ndarray)}
+        arrays = {name: x for name, x in (out or {}).items() if name not in there}
+        self._write(outputs, there)
+        left = {name: x for name, x in outputs.items() if name not in there}
+        from_host = [isinstance(given, np.ndarray) for given in feeds.values()]
+        flags = [results.flags] if results.nodes else []
+        if not all(from_host) and not arrays:
+            found = {name: tensor.clone() for name, tensor in left.items()} | there
+            if flags:
+                check(results.nodes, to_array(self._torch, results.flags))
+            elif any(from_host) and self._on_gpu:
                 self._torch.cuda.current_stream().synchronize()  # pinned memory is written by the next run
             return found
-        arrays = to_arrays(self._torch, [*outputs.values(), *([flags] if nodes else [])])
-        if nodes:
-            check(nodes, arrays.pop())
-        named = dict(zip(outputs, arrays, strict=True))
-        return named if out is None else written(named, out)
+        brought = to_arrays(self._torch, [*left.values(), *flags])
+        if flags:
+            check(results.nodes, brought.pop())
+        elif not brought and self._on_gpu:
+            self._torch.cuda.current_stream().synchronize()
+        return written(dict(zip(left, brought, strict=True)), arrays) | there
+
+    def _write(self, results: Mapping[str, Any], out: Mapping[str, Any]) -> None:
+        """Copies results into tensors of the caller's; a graph has written those that are not among the results. Raises
+        InputError, before it writes, for what does not fit."""
+        names = self._network.outputs
+        for name, x in out.items():
+            if name not in names:
+                raise InputError(f"out {name!r} is no output: the outputs are {', '.join(names)}")
+            found = results.get(name, x)
+            if (x.shape, x.dtype) != (found.shape, found.dtype):
+                raise InputError(
+                    f"out {name!r} is {x.dtype}{list(x.shape)}, the result is {found.dtype}{list(found.shape)}"
+                )
+        for name in out.keys() & results.keys():
+            out[name].copy_(results[name])
+
+
+def _refuse_shared(torch: Any, out: Mapping[str, Any]) -> None:
+    """Raises InputError for tensors in which one result would overwrite another, or itself."""
+    tensors = [(name, x) for name, x in out.items() if isinstance(x, torch.Tensor)]
+    for i, (name, x) in enumerate(tensors):
+        if any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True)):
+            raise InputError(f"out {name!r}: its elements overlap in memory (strides {x.stride()}): pass a copy")
+        for other, earlier in tensors[:i]:
+            if _overlap(x, earlier):
+                raise InputError(f"out {name!r} and out {other!r} share memory: each needs memory of its own")
+
+
+def _overlap(x: Any, y: Any) -> bool:
+    """Whether the spans of two tensors meet; y may be None."""
+    if y is None or not x.numel() or not y.numel():
+        return False
+    return bool(x.data_ptr() < _end(y) and y.data_ptr() < _end(x))
+
+
+def _end(x: Any) -> int:
+    last = sum(step * (size - 1) for step, size in zip(x.stride(), x.shape, strict=True))
+    return int(x.data_ptr() + (last + 1) * x.element_size())
 
 
 def _held(each: Call) -> Sequence[Value]:
     """What a call reads and none of its nodes does."""
-    return each.held if isinstance(each, Sums) else ()
+    return each.held if isinstance(each, Sums | Weighted | Joined) else ()
 
 
 def _missing(each: Call, tensors: Mapping[Value, Any]) -> Sequence[Node]:
-    """What makes floats of integers that a call would have read as such."""
-    if not isinstance(each, Sums):
+    """What makes floats of integers, or of float8, that a call would have read as such."""
+    if not isinstance(each, Sums | Weighted | Joined):
         return ()
     made = dict.fromkeys(v.node for v in each.unread if v not in tensors and v.node is not None)
     return [node for node in made if node not in each.nodes]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 from ingot import _lazy
+from ingot.backends.cuda.devices import FLOAT8
 from ingot.backends.cuda.launch_shapes import power
 from ingot.backends.cuda.net_calls import (
     HALVES,
@@ -28,11 +29,11 @@ from ingot.backends.cuda.net_calls import (
     Sums,
     Weighted,
 )
-from ingot.backends.torch_executor import Loaded
+from ingot.backends.cuda.net_weights import PIXEL, NetMade
 from ingot.dtypes import int8
 from ingot.ir import Node, Op, Value
 from ingot.ir.spec import axes_of
-from ingot.ops.conversion import Dequantize
+from ingot.ops.conversion import Dequantize, Float8Rows
 from ingot.ops.in_torch import first_line, known, of_device, out_of_memory
 from ingot.ops.norm import LayerNorm
 from ingot.ops.pool import AvgPool, MaxPool
@@ -40,8 +41,8 @@ from ingot.ops.product import Matmul
 from ingot.ops.reduce import ReduceMean, ReduceSum, Softmax
 from ingot.ops.spatial import Conv, ConvTranspose, torch_padded
 
+LIBRARY_UNIT = 16  # of which the library wants multiples of float8
 POOLED = 1024  # elements of which a program is the pool
-PIXEL = 4  # channels to which images of fewer are padded, in int8
 TILE = 8192  # elements of which a program takes the moments
 REPEATS = 8  # of a way, in the graph that times it
 
@@ -56,65 +57,30 @@ class Factors:
 
 
 @dataclass(frozen=True)
-class NetMade:
-    """A net on a device: its calls, and what its sessions share.
+class Float8:
+    """Rows of float8: numbers [..., K], and a scale each, [..., 1]. dtype: of the floats that they stand for."""
 
-    ready: weights in the form in which calls read them, by the first node. choices: which way computes a call, by its
-    sizes, and refused: why libraries declined others.
-    """
+    numbers: Any
+    scales: Any
+    dtype: Any
 
-    loaded: Loaded
-    calls: tuple[Call, ...]
-    ready: dict[Node, Any] = field(default_factory=dict)
-    choices: dict[Any, int] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    def floats(self) -> Any:
+        """What they stand for, as the op gives it."""
+        return (self.numbers.float() * self.scales).to(self.dtype)
 
+    def by_library(self, torch: Any, weight: Any, scales: Any, bias: Any) -> Any:
+        """Their product with a weight of float8, [outputs, K], with sums in float32."""
+        flat = self.numbers.reshape(-1, self.numbers.shape[-1])
+        found = torch._scaled_mm(
+            flat, weight.T, scale_a=self.scales.reshape(-1, 1), scale_b=scales.reshape(1, -1), bias=bias,
+            out_dtype=self.dtype, use_fast_accum=True,
+        )  # fmt: skip
+        return found.view(*self.numbers.shape[:-1], -1)
 
-def prepared(torch: Any, loaded: Loaded, calls: tuple[Call, ...]) -> NetMade:
-    """Lays weights as calls read them: convolutions' channels last, joined products' one behind the other."""
-    made, tensors = NetMade(loaded, calls), loaded.tensors
-    for node in loaded.network.nodes:
-        if isinstance(node.op, Conv | ConvTranspose) and node.inputs[1] in tensors and len(node.inputs[1].shape) == 4:
-            weight = node.inputs[1]
-            if weight.dtype in HALVES:
-                tensors[weight] = tensors[weight].contiguous(memory_format=torch.channels_last)
-    for call in calls:
-        if isinstance(call, Joined):
-            weights = torch.cat([tensors[node.inputs[1]] for node in call.products])
-            made.ready[call.nodes[0]] = (weights, torch.cat([tensors[bias] for bias in call.biases]))
-            at = 0
-            for node in call.products:
-                if len(node.inputs[1].uses) == 1:  # a view of the whole: nothing is held twice
-                    tensors[node.inputs[1]] = weights[at : at + node.inputs[1].shape[0]]
-                at += tensors[node.inputs[1]].shape[0]
-        elif isinstance(call, Sums):
-            weight, factors = tensors[call.weight], tensors[call.factors]
-            if weight.dim() == 4:  # channels last, as the kernel reads them
-                weight = tensors[call.weight] = weight.contiguous(memory_format=torch.channels_last)
-            if _few_channels(call.node.op, weight):
-                weight = _in_lines(weight)
-            made.ready[call.node] = (weight, factors.reshape(-1).expand(weight.shape[0]).contiguous())
-        elif isinstance(call, GraphSum):
-            graph = tensors[call.nodes[0].inputs[1]]
-            k, v, w = graph.shape
-            made.ready[call.nodes[0]] = graph.permute(2, 1, 0).reshape(w, v * k).contiguous()
-    return made
-
-
-def _few_channels(op: Op, weight: Any) -> bool:
-    """Whether a convolution of int8 reads pixels of a line at once: the channels of one are fewer than the bytes that
-    matrix units multiply."""
-    if not isinstance(op, Conv) or weight.dim() != 4 or min(*op.pre_padding, *op.post_padding) < 0:
-        return False
-    return bool(weight.shape[1] <= PIXEL and weight.shape[3] > 1 and op.dilation[1] == 1)
-
-
-def _in_lines(weight: Any) -> Any:
-    """[O, C, KH, KW] as [O, KH, bytes of a line of pixels], zeros where there is nothing."""
-    outputs, channels, high, wide = weight.shape
-    found = weight.new_zeros(outputs, high, -(-wide * PIXEL // 32) * 32 // PIXEL, PIXEL)
-    found[:, :, :wide, :channels] = weight.permute(0, 2, 3, 1)
-    return found.reshape(outputs, high, -1)
+    def by_floats(self, torch: Any, weight: Any, scales: Any, bias: Any) -> Any:
+        """The same in floats of 16 bits."""
+        wide = (weight.float() * scales.reshape(-1, 1)).to(self.dtype)
+        return torch.nn.functional.linear(self.floats(), wide, bias)
 
 
 class Forms:
@@ -127,6 +93,7 @@ class Forms:
         self.chains = _lazy.load("ingot.backends.cuda.chains")
         self.kernels = _lazy.load("ingot.backends.cuda.net_kernels")
         self.times = False  # whether ways may be timed in this run
+        self.into: dict[Value, Any] = {}  # where results of chains go that are a caller's
         self.traces = False  # whether all ways are gone, for somebody who looks at what they launch
 
     def run(self, call: Call, tensors: dict[Value, Any], sizes: Mapping[str, int]) -> bool:
@@ -144,9 +111,14 @@ class Forms:
         if isinstance(call, GroupNormed):
             return self._group_norm(call, tensors)
         if isinstance(call, Joined):
-            weights, biases = self.made.ready[call.nodes[0]]
+            weights, biases, scales = self.made.ready[call.nodes[0]]
             x = tensors[call.products[0].inputs[0]]
-            whole = self.torch.nn.functional.linear(x, weights, biases)
+            if scales is None:
+                whole = self.torch.nn.functional.linear(x, weights, biases)
+            elif isinstance(x, Float8):
+                whole = self._fastest(*self._of_float8(x, weights, scales, biases))()
+            else:
+                return False
             widths = [node.inputs[1].shape[0] for node in call.products]
             tensors.update(zip(call.outs, whole.split(widths, -1), strict=True))
             return True
@@ -184,6 +156,8 @@ class Forms:
 
     def _empty(self, chain: Chain, given: Sequence[Any], shape: Sequence[int]) -> Any:
         """Where a chain's result goes: in the order of an operand's memory, images' channels last."""
+        if chain.out in self.into:
+            return self.into[chain.out]
         torch = self.torch
         dtype = getattr(torch, chain.out.dtype.name)
         whole = [x for x in given if x.shape == shape and self.chains.is_dense(x)]
@@ -205,6 +179,9 @@ class Forms:
             for value in chain.normed:
                 if isinstance(found := tensors[value], Factors):
                     tensors[value] = (found.x * found.scale + found.shift).to(found.x.dtype)
+        for value in {v for node in call.nodes for v in node.given}:
+            if isinstance(found := tensors.get(value), Float8):
+                tensors[value] = found.floats()
         if isinstance(call, GroupNormed) and call.bias is not None:
             value = call.nodes[0].inputs[0]
             tensors[value] = tensors[value] + tensors[call.bias].view(-1, *[1] * (len(value.shape) - 2))
@@ -267,7 +244,10 @@ class Forms:
 
     def _linear(self, call: Weighted, tensors: dict[Value, Any], sizes: Mapping[str, int]) -> Any:
         torch, node = self.torch, call.node
-        x, weight = (tensors[v] for v in node.inputs)
+        x = tensors[node.inputs[0]]
+        if call.eight is not None:
+            return self._float8(call, x, tensors, sizes)
+        weight = tensors[node.inputs[1]]
         ways: dict[str, Callable[[], Any]] = {
             "product": lambda: self._behind(call, tensors, sizes, torch.nn.functional.linear(x, weight))
         }
@@ -279,6 +259,29 @@ class Forms:
                 flat = x.reshape(-1, x.shape[-1])
                 ways["product, relu"] = lambda: torch._addmm_activation(bias, flat, weight.T).view(*x.shape[:-1], -1)
         return ways, ("linear", x.shape, x.stride(), weight.shape, call.ending)
+
+    def _float8(self, call: Weighted, x: Any, tensors: dict[Value, Any], sizes: Mapping[str, int]) -> Any:
+        """A product of rows of float8, if rows are there as such."""
+        if call.eight is None or not isinstance(x, Float8):
+            return {"none": lambda: None}, None
+        weight, scales = (tensors[v] for v in call.eight)
+        if call.chain is None or call.ending != "bias":
+            key, ways = self._of_float8(x, weight, scales, None)
+            return {n: partial(self._follow, call, tensors, sizes, way) for n, way in ways.items()}, (key, call.ending)
+        (bias,) = (tensors[v] for v in call.chain.nodes[0].inputs if v is not call.node.output)
+        key, ways = self._of_float8(x, weight, scales, bias)
+        return ways, key
+
+    def _follow(self, call: Weighted, tensors: dict[Value, Any], sizes: Mapping[str, int], way: Any) -> Any:
+        return self._behind(call, tensors, sizes, way())
+
+    def _of_float8(self, x: Float8, weight: Any, scales: Any, bias: Any) -> tuple[Any, dict[str, Callable[[], Any]]]:
+        """Ways to multiply rows of float8 by a weight of float8. The library takes multiples of 16, on a GPU."""
+        torch = self.torch
+        ways: dict[str, Callable[[], Any]] = {"floats": lambda: x.by_floats(torch, weight, scales, bias)}
+        if self.device.type == "cuda" and not any(n % LIBRARY_UNIT for n in weight.shape):
+            ways = {"library": lambda: x.by_library(torch, weight, scales, bias)} | ways
+        return ("float8", x.numbers.shape, weight.shape, bias is None), ways
 
     def _images(self, op: Conv, x: Any, weight: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """Images of int8 as the kernel of sums reads them, and how; shape: of the result."""
@@ -349,6 +352,12 @@ class Forms:
         return True
 
     @cached_property
+    def has_float8(self) -> bool:
+        """Whether matrix units multiply float8, or kernels are interpreted."""
+        cuda = self.torch.cuda
+        return not cuda.is_available() or tuple(cuda.get_device_capability(self.device)) >= FLOAT8
+
+    @cached_property
     def multiprocessors(self) -> int:
         """Of the device; 1 where kernels are interpreted."""
         cuda = self.torch.cuda
@@ -415,11 +424,15 @@ class Forms:
         if call.norm is not None:
             op: Any = call.norm.op
             norm = (*_given(call.norm, tensors), op.eps)
-        out, whole = torch.empty(shape, dtype=dtype, device=self.device), None
+        out, whole, eight = torch.empty(shape, dtype=dtype, device=self.device), None, False
         if call.quantised is not None:
-            whole = (torch.empty(shape, dtype=torch.int8, device=self.device),
+            eight = isinstance(call.quantised.op, Float8Rows)
+            if eight and not self.has_float8:
+                return False
+            whole = (torch.empty(shape, dtype=torch.float8_e4m3fn if eight else torch.int8, device=self.device),
                      torch.empty((*shape[:-1], 1), dtype=torch.float32, device=self.device))  # fmt: skip
-            tensors.update(zip(call.quantised.outputs, whole, strict=True))
+            made = (Float8(*whole, dtype),) if eight else whole
+            tensors.update(zip(call.quantised.outputs, made, strict=True))
         chains.run_rows(steps, last, given, modes, norm, out, call.kept, whole)
         if call.norm is not None and call.kept:
             tensors[call.norm.output] = out

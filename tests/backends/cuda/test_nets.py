@@ -16,6 +16,7 @@ from ingot import dtypes
 from ingot.ir import ExprBuilder
 from ingot.ir.expr import evaluate
 from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
+from tests.backends.cuda.small_nets import NETS, Images, built
 
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
 pytest.importorskip("triton", reason=WITHOUT)
@@ -23,7 +24,7 @@ pytest.importorskip("triton", reason=WITHOUT)
 from torch import nn  # noqa: E402
 
 from ingot.backends.cuda import chains, net_kernels, step_text  # noqa: E402
-from ingot.ops.conversion import Quantize, QuantizeRows  # noqa: E402
+from ingot.ops.conversion import Float8Rows, Quantize, QuantizeRows  # noqa: E402
 from ingot.ops.spatial import Conv  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -138,6 +139,23 @@ def test_rows_in_int8(dtype: str) -> None:
         np.testing.assert_array_equal(whole[1].cpu(), scales)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_in_float8(dtype: str) -> None:
+    """As the op rounds rows, behind an expression and a layer norm; zeros, tiny numbers, a NaN and an infinity."""
+    x = torch.randn(7, 37, generator=torch.Generator().manual_seed(2)).to(getattr(torch, dtype))
+    x[1], x[2, 3], x[3, 4], x[4] = 0, float("nan"), float("inf"), x[4] * 2.0**-20
+    for steps, gain in (
+        ((("input", "float32", 0),), None), ((("input", "float32", 0), ("neg", "float32", 0)), torch.rand(37)),
+    ):  # fmt: skip
+        there, out = x.to(DEVICE), torch.empty(x.shape, dtype=x.dtype, device=DEVICE)
+        norm = None if gain is None else (gain.to(DEVICE), None, 1e-5)
+        whole = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=DEVICE), torch.empty((7, 1), device=DEVICE)
+        chains.run_rows(steps, len(steps) - 1, [there], ["rows"], norm, out, True, whole)
+        rounded = (whole[0].float() * whole[1]).to(x.dtype).cpu()
+        np.testing.assert_array_equal(rounded.float(), Float8Rows().torch(torch, out.cpu()).float())
+        assert norm is not None or torch.equal(out.cpu().isnan(), x.isnan())
+
+
 POOLS = (  # x, kernel, stride, padding, dilation of the largest; means where there is none
     ((2, 5, 9, 7), (3, 2), (2, 1), (1, 1), (1, 2)), ((1, 16, 6, 5), (3, 3), (2, 2), (1, 1), (1, 1)),
     ((2, 8, 6, 9), (2, 3), (2, 3), (0, 0), None),
@@ -175,16 +193,16 @@ class Colours(nn.Module):
 
 def test_convolutions_of_few_channels() -> None:
     """Sums of lines of pixels: the numbers of the floats that the integers stand for."""
-    from ingot.backends.cuda import net_forms
+    from ingot.backends.cuda import net_forms, net_weights
 
     module, make = Colours(), torch.Generator().manual_seed(3)
     for conv, size in ((module.a, (2, 3, 11, 13)), (module.b, (1, 2, 5, 8))):
         x, weight = (torch.randint(-127, 128, s, dtype=torch.int8, generator=make) for s in (size, conv.weight.shape))
         op = Conv(conv.stride, conv.padding, conv.padding, (1, 1), 1)
         wanted = nn.functional.conv2d(x.double(), weight.double(), None, conv.stride, conv.padding)
-        assert net_forms._few_channels(op, weight)
-        lines, factors = net_forms._in_lines(weight), torch.ones(16)
-        forms = net_forms.Forms(torch, torch.device(DEVICE), net_forms.NetMade(None, ()))  # type: ignore[arg-type]
+        assert net_weights.few_channels(op, weight)
+        lines, factors = net_weights.in_lines(weight), torch.ones(16)
+        forms = net_forms.Forms(torch, torch.device(DEVICE), net_weights.NetMade(None, ()))  # type: ignore[arg-type]
         images, geometry = forms._images(op, x.to(DEVICE), lines, tuple(wanted.shape))
         out = torch.empty(wanted.shape).contiguous(memory_format=torch.channels_last).to(DEVICE)
         chains.run_sums((("input", "float32", 0),), 0, [None], ["sums"], images, lines.to(DEVICE),
@@ -215,78 +233,6 @@ def test_dimensions_are_merged() -> None:
     assert chains.arranged((1, 1), (1, 1), []) == ([], [])
 
 
-class Images(nn.Module):
-    """Convolutions of every kind of ending, group norms and pools."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Conv2d(3, 8, 3, padding=1)
-        self.norm = nn.GroupNorm(2, 8)
-        self.b, self.c = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, (3, 1), padding=(1, 0))
-        self.batch = nn.BatchNorm2d(8)
-        self.up = nn.ConvTranspose2d(8, 4, 3, 2, 1, output_padding=1)
-        self.plain = nn.GroupNorm(2, 4, affine=False)
-        self.head = nn.Linear(4, 5)
-
-    def forward(self, x: Any) -> Any:
-        x = nn.functional.mish(self.norm(self.a(x)))
-        x = nn.functional.relu(self.batch(self.c(nn.functional.relu(self.b(x)))) + x)
-        x = self.up(nn.functional.max_pool2d(self.b(x) + self.c(x), 2))
-        x = nn.functional.avg_pool2d(self.plain(x), 2)
-        return nn.functional.relu(self.head(x.mean((2, 3))))
-
-
-class Words(nn.Module):
-    """A layer of attention, its residuals normalised."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(50, 16)
-        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
-        self.first, self.second = nn.LayerNorm(16), nn.LayerNorm(16)
-        self.up, self.down = nn.Linear(16, 24), nn.Linear(24, 16)
-
-    def forward(self, x: Any) -> Any:
-        x = self.table(x)
-        q, k, v = (f(x).view(*x.shape[:2], 2, 8).transpose(1, 2) for f in (self.q, self.k, self.v))
-        found = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = self.first(x + self.o(found))
-        return self.second(x + self.down(nn.functional.gelu(self.up(x))))
-
-
-class Graphs(nn.Module):
-    """A graph convolution, as ST-GCN has it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spatial, self.batch = nn.Conv2d(3, 12, 1), nn.BatchNorm2d(4)
-        self.register_buffer("graph", torch.rand(3, 6, 6))
-
-    def forward(self, x: Any) -> Any:
-        x = self.spatial(x)
-        x = x.view(x.shape[0], 3, 4, *x.shape[2:])
-        return nn.functional.relu(self.batch(torch.einsum("nkctv,kvw->nctw", x, self.graph)))
-
-
-SEED = torch.Generator().manual_seed(0)
-IMAGES, GRAPHS = (torch.randn(2, 3, *size, generator=SEED) for size in ((4, 6), (5, 6)))
-WORDS = torch.randint(0, 50, (2, 5), generator=SEED)
-NETS = {
-    "images": (Images, IMAGES, {"conv+chain", "group_norm", "chain", "matmul+chain", "pool"}),
-    "words": (Words, WORDS, {"joined_products", "attention", "normed_rows", "matmul+chain"}),
-    "graphs": (Graphs, GRAPHS, {"graph_sum", "chain", "conv"}),
-}
-
-
-@cache
-def built(name: str, precision: str = "float16") -> tuple[Any, Any, Any]:
-    torch.manual_seed(0)
-    make, x, _ = NETS[name]
-    module = make().eval()
-    engine = ingot.build(module, (x,), precision=precision, dynamic={"x": {0: "N"}}, report=False)
-    return engine, module, x
-
-
 @pytest.mark.parametrize(("name", "precision"), [*itertools.product(NETS, ["float16"]), ("images", "float32")])
 def test_nets(name: str, precision: str) -> None:
     """Numbers and calls of a net in 16 bits; another batch after the first."""
@@ -304,79 +250,88 @@ def test_nets(name: str, precision: str) -> None:
         assert NETS[name][2] <= kernels
 
 
-def replays(executor: Any) -> None:
-    """Lets an executor on the CPU capture: a graph that computes everything again, where it lies."""
+class Gate(nn.Module):
+    """Two products of one x, each with its bias, times each other."""
 
-    def captured(work: Any) -> Any:
-        found, flags = work()
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 8), nn.Linear(16, 8)
 
-        def again() -> None:
-            new, said = work()
-            for name, tensor in new.items():
-                found[name].copy_(tensor)
-            if flags is not None:
-                flags.copy_(said)
-
-        return again, (found, flags)
-
-    if not GPU:
-        executor._captures, executor._captured = True, captured
+    def forward(self, x: Any) -> Any:
+        return self.a(x) * self.b(x)
 
 
-@pytest.mark.parametrize("name", ["words", "images"])
-def test_replays(name: str) -> None:
-    """The second run of a size is captured; what replays knows nothing of the run before, and finds faults."""
-    engine, module, x = built(name)
+def test_gates() -> None:
+    """The chain behind two products begins with the bias of the one that it does not end."""
+    torch.manual_seed(0)
+    module, x = Gate().eval(), torch.randn(3, 16)
+    engine = ingot.build(module, (x,), precision="float16", report=False)
+    (found,) = engine.session(device="cuda").run({"x": x.numpy()}).values()
+    assert np.abs(found - module(x).detach().numpy()).max() <= 4e-3
+
+
+FLOAT8 = {"weights": "fp8", "activations": "fp8"}
+
+
+@cache
+def in_float8() -> tuple[Any, Any]:
+    """A net whose products are of float8, and an input."""
+    _, module, x = built("words")
+    engine = ingot.build(module, (x,), precision="float16", dynamic={"x": {0: "N"}}, report=False, **FLOAT8)
+    return engine, x
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_float8_nets(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of float8 are rounded once for all that multiply them; where nothing multiplies float8, by torch forms."""
+    engine, x = in_float8()
     session = engine.session(device="cuda")
-    replays(session._executor)
-    given = [x, x.flip(0), x.flip(1), x]
-    results = [next(iter(session.run({"x": one.numpy()}).values())) for one in given]
-    (seen,) = session._executor._seen.values()
-    assert seen.replay is not None and not session._executor.uncaptured
-    np.testing.assert_array_equal(results[3], results[0] if not GPU else results[3])
-    for one, found in zip(given, results, strict=True):
-        wanted = module(one).detach().numpy()
-        assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
-    if name == "words":
-        with pytest.raises(ingot.errors.ValueFault, match="embedding"):
-            session.run({"x": np.full((2, 5), 50)})
-        np.testing.assert_allclose(next(iter(session.run({"x": x.numpy()}).values())), results[0], atol=1e-3)
-
-
-def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingot.backends.cuda.net_executor.MOST_GRAPHS", 2)
-    engine, _, x = built("graphs")
-    session = engine.session(device="cuda")
-    replays(session._executor)
-    for batch in (1, 2, 3):
-        for _ in range(2):
-            session.run({"x": x[:1].expand(batch, *x.shape[1:]).numpy()})
-    assert sum(seen.replay is not None for seen in session._executor._seen.values()) == 2
-
-
-class AcceleratorError(RuntimeError):
-    """As torch names what CUDA says."""
-
-
-@pytest.mark.parametrize("at_its_end", [False, True])
-def test_a_capture_that_fails(at_its_end: bool) -> None:
-    """Runs go on call by call, and the session says why, also where the end of the capture fails over it."""
-    engine, module, x = built("graphs")
-    session = engine.session(device="cuda")
-
-    def fails(work: Any) -> Any:
-        try:
-            raise AcceleratorError("CUDA error: operation not permitted when stream is capturing\nCUDA may say more")
-        finally:
-            if at_its_end:
-                raise AcceleratorError("CUDA error: operation failed due to a previous error during capture")
-
-    session._executor._captures, session._executor._captured = True, fails
-    for _ in range(3):
+    if not has:
+        monkeypatch.setattr(session._executor._forms, "has_float8", False)
+    (wanted,) = engine.session(device="torch").run({"x": x.numpy()}).values()
+    for _ in range(2):
         (found,) = session.run({"x": x.numpy()}).values()
-    assert "not permitted" in session._executor.uncaptured
-    wanted = module(x).detach().numpy()
+        assert np.abs(found - wanted).max() <= 2e-2 * np.abs(wanted).max()  # one float8 more or less
+    names = [item.get("kernel") for item in session.profile({"x": x.numpy()})]
+    ours = {"joined_products", "float8_matmul+chain", "normed_rows", "quantised_rows"}
+    assert ours <= {*names} if has else not ours & {*names} - {"normed_rows"}
+    if has:
+        assert not {"dequantize", "float8_rows"} & {*names} - {"dequantize"}
+        held = [v for v in session._executor._loaded.tensors if v.dtype is dtypes.float16 and len(v.shape) == 2]
+        assert not [v for v in held if v.kind == "result"]  # no weight of float8 is there as floats too
+
+
+def test_products_of_float8() -> None:
+    """By the library, where it is, and by floats."""
+    from ingot.backends.cuda.net_forms import Float8
+
+    make = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(size, generator=make).to(DEVICE) for size in ((3, 5, 32), (48, 32)))
+    scales, bias = (torch.rand(48, generator=make).to(DEVICE) for _ in range(2))
+    rows = Float8(x.to(torch.float8_e4m3fn), torch.rand(3, 5, 1, generator=make).to(DEVICE), torch.float16)
+    weight = weight.to(torch.float8_e4m3fn)
+    wanted = (rows.numbers.double() * rows.scales) @ (weight.double() * scales[:, None]).T + bias
+    ways = [rows.by_floats] + [rows.by_library] * (GPU and torch.cuda.get_device_capability() >= (8, 9))
+    for way in ways:
+        found = way(torch, weight, scales[:, None], bias.half())
+        assert found.dtype == torch.float16 and found.shape == (3, 5, 48)
+        assert float((found - wanted).abs().max()) <= 4e-3 * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize("weights", ["fp8", "int8", "int4"])
+def test_weights_become_floats_once(weights: str) -> None:
+    """When the first session opens, and not in every run; nobody keeps the bits that nobody reads."""
+    _, module, x = built("words")
+    engine = ingot.build(module, (x,), precision="float16", weights=weights, dynamic={"x": {0: "N"}}, report=False)
+    session = engine.session(device="cuda")
+    (wanted,) = engine.session(device="torch").run({"x": x.numpy()}).values()
+    (found,) = session.run({"x": x.numpy()}).values()
     assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+    made = session._executor._made
+    assert len(made.widened) == 6 and made is engine.session(device="cuda")._executor._made
+    assert not [v for node in made.widened for v in node.given if v in made.loaded.tensors]
+    assert session.memory().weights == sum(t.nbytes for t in made.loaded.tensors.values())
+    assert all(set(made.widened).isdisjoint(call.nodes) for call in made.running)
 
 
 def test_bad_inputs() -> None:
@@ -388,25 +343,6 @@ def test_bad_inputs() -> None:
         session.run({})
     with pytest.raises(ingot.errors.InputError):
         session.run({"x": np.zeros((2, 3, 5, 7), np.float32)})
-
-
-@pytest.mark.skipif(not GPU, reason="tensors of a GPU")
-def test_tensors_of_the_device() -> None:
-    """They are read where they lie, and results lie there too, each run's its own."""
-    engine, module, x = built("images")
-    session = engine.session(device="cuda")
-    there = x.cuda()
-    results = [next(iter(session.run({"x": one}).values())) for one in (there, there.flip(0), there, there.flip(0))]
-    assert all(r.is_cuda for r in results) and len({r.data_ptr() for r in results}) == 4
-    wanted = module(x).detach()
-    for found, want in zip(results, (wanted, wanted.flip(0)) * 2, strict=True):
-        assert float((found.cpu() - want).abs().max()) <= 4e-3 * float(want.abs().max())
-    other = torch.cuda.Stream()
-    other.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(other):
-        (found,) = session.run({"x": torch.utils.dlpack.from_dlpack(there.flip(0))}).values()
-    other.synchronize()
-    assert float((found.cpu() - wanted.flip(0)).abs().max()) <= 4e-3 * float(wanted.abs().max())
 
 
 def test_an_engine_travels(tmp_path: Path) -> None:
