@@ -306,8 +306,8 @@ class _Maker:
         """Products of one x whose biases are all that is added at once."""
         families: dict[tuple[Any, ...], list[tuple[Node, Node]]] = {}
         for node in self.network.nodes:
-            reader = self._bias_alone(node) if _is_linear(node) else None
-            if reader is not None and (node.inputs[1].kind == "parameter" or node in self.eights):
+            reader = self._bias_alone(node) if _is_linear(node) and node not in self.sums else None
+            if reader is not None and (node in self.eights or self._stays(node.inputs[1])):
                 families.setdefault((node.inputs[0], node.inputs[1].shape[1]), []).append((node, reader))
         for family in families.values():
             if len(family) > 1:
@@ -317,6 +317,13 @@ class _Maker:
                     tuple(add.output for _, add in family),
                     tuple(self.eights[node] for node, _ in family if node in self.eights),
                 ))  # fmt: skip
+
+    def _stays(self, weight: Value) -> bool:
+        """Whether a weight is there before any run: a parameter, or floats that are made of one at the opening."""
+        made = weight.node
+        if made is None:
+            return weight.kind == "parameter"
+        return made not in self.taken and self.group_of.get(made, [made]) == [made]
 
     def _bias_alone(self, node: Node) -> Node | None:
         """The addition of a bias that is the only reader of a product, and no part of a longer chain."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ class NetExecutor(TorchExecutor):
 
     # ------------------------------------------------------------------------------------------------------------ runs
     def run(self, feeds: dict[str, Any], out: dict[str, Any] | None = None) -> dict[str, Any]:
-        key = tuple((name, x.dtype, tuple(x.shape)) for name, x in feeds.items())
+        key = tuple([(name, x.dtype, x.shape) for name, x in feeds.items()])
         if out:
             _refuse_shared(self._torch, out)
         plan = self._padding.of(key) if self._captures else Plan(key)
@@ -101,12 +102,11 @@ class NetExecutor(TorchExecutor):
         if not self._busy.acquire(blocking=False):
             raise BusyError("this session is running already: give each thread a session of its own")
         try:
-            at = self._addresses(plan, seen.sizes, feeds, out)
+            at = self._addresses(plan, seen, feeds, out)
             graph = None if seen.by_reference else seen.chosen(at)
             if graph is not None:
                 with typed_errors(f"a run on cuda:{self._device.index}"), self._there():
                     self._seen.move_to_end(plan.key)
-                    seen.meet(at)
                     return self._replayed(seen, graph, plan, feeds, out)
         finally:
             self._busy.release()
@@ -117,7 +117,7 @@ class NetExecutor(TorchExecutor):
         with self._alone(), _libraries(self._torch), self._there():
             seen, given = self._seen.get(plan.key), self._padding.widened(self._torch, plan, feeds)
             if seen is not None and self._captures and not seen.by_reference:
-                graph = self._capture(seen, given, out, self._addresses(plan, seen.sizes, feeds, out))
+                graph = self._capture(seen, given, out, self._addresses(plan, seen, feeds, out))
                 if graph is not None:
                     self._forget()
                     return self._replayed(seen, graph, plan, feeds, out)
@@ -126,7 +126,7 @@ class NetExecutor(TorchExecutor):
             found, sizes, by_reference = self._eager(given, None)
             if seen is None:
                 seen = self._seen[plan.key] = Sized(sizes, by_reference)
-                seen.meet(self._addresses(plan, sizes, feeds, out))
+                seen.meet(self._addresses(plan, seen, feeds, out))
                 while len(self._seen) > MOST_SEEN:
                     self._seen.popitem(last=False)
             results = self._given_back(plan, feeds, found, sizes, out)
@@ -271,28 +271,22 @@ class NetExecutor(TorchExecutor):
         return item
 
     # ---------------------------------------------------------------------------------------------------------- graphs
-    def _addresses(
-        self, plan: Plan, sizes: Mapping[str, int], feeds: Mapping[str, Any], out: Mapping[str, Any] | None
-    ) -> Addresses:
+    def _addresses(self, plan: Plan, seen: Sized, feeds: Mapping[str, Any], out: Mapping[str, Any] | None) -> Addresses:
         """Of inputs and results in memory of the caller's on the device, as far as graphs can use them there."""
-        torch = self._torch
         if self._here is None or plan.rows:
             return ()
-
-        def usable(x: Any) -> Any:
-            lies = isinstance(x, torch.Tensor) and x.is_contiguous() and x.numel() and not x.data_ptr() % ALIGNED
-            return x if lies else None
-
-        def fits(x: Any, value: Value) -> bool:
-            return (tuple(x.shape), x.dtype) == (value.spec.evaluate(sizes), getattr(torch, value.dtype.name))
-
-        used = [usable(feeds[value.name]) for value in self._network.inputs]
-        for name, value in self._network.outputs.items() if out else ():
-            x = usable((out or {}).get(name))
-            alone = x is not None and fits(x, value) and not any(_overlap(x, other) for other in used)
-            used.append(x if alone else None)
-        at = tuple(0 if x is None else x.data_ptr() for x in used)
-        return at if any(at) else ()
+        at = [_address(feeds[value.name]) for value in self._network.inputs]
+        if out:
+            read = [feeds[value.name] for value, address in zip(self._network.inputs, at, strict=True) if address]
+            if not seen.results:
+                named = self._network.outputs.items()
+                dtype = partial(getattr, self._torch)
+                seen.results = {name: (v.spec.evaluate(seen.sizes), dtype(v.dtype.name)) for name, v in named}
+            for name, kind in seen.results.items():
+                x: Any = out.get(name)
+                fits = x is not None and (x.shape, x.dtype) == kind and not any(_overlap(x, other) for other in read)
+                at.append(_address(x) if fits else 0)
+        return tuple(at) if any(at) else ()
 
     def _capture(
         self, seen: Sized, feeds: Mapping[str, Any], out: Mapping[str, Any] | None, at: Addresses
@@ -375,16 +369,17 @@ class NetExecutor(TorchExecutor):
                 stream.wait_stream(self._stream)
             self._stream = stream
         for name, place in seen.inputs.items():
-            given = feeds[name]
             if name in graph.in_place:
                 continue
-            checked = bool(graph.results.nodes)
+            given, into = feeds[name], place
             if isinstance(given, np.ndarray):
-                pinned = seen.pinned[name]
-                self._padding.brought(plan, name, pinned, to_tensor(self._torch, given, "cpu"), checked)
-                place.copy_(pinned, non_blocking=True)
+                given, into = to_tensor(self._torch, given, "cpu"), seen.pinned[name]
+            if plan.rows:
+                self._padding.brought(plan, name, into, given, bool(graph.results.nodes))
             else:
-                self._padding.brought(plan, name, place, given, checked)
+                into.copy_(given)
+            if into is not place:
+                place.copy_(into, non_blocking=True)
         graph.replay()
         self._last = seen.sizes
         return self._given_back(plan, feeds, graph.results, seen.sizes, out)
@@ -394,20 +389,21 @@ class NetExecutor(TorchExecutor):
         out: dict[str, Any] | None,
     ) -> dict[str, Any]:  # fmt: skip
         """Results where the inputs came from: on the device if one of them lay there; or where `out` says."""
-        outputs = self._padding.cut(plan, results.outputs, sizes)
-        there = {name: x for name, x in (out or {}).items() if not isinstance(x, np.ndarray)}
-        arrays = {name: x for name, x in (out or {}).items() if name not in there}
-        self._write(outputs, there)
-        left = {name: x for name, x in outputs.items() if name not in there}
-        from_host = [isinstance(given, np.ndarray) for given in feeds.values()]
+        left = self._padding.cut(plan, results.outputs, sizes) if plan.rows else results.outputs
+        there, arrays = {}, {}
+        if out:
+            there = {name: x for name, x in out.items() if not isinstance(x, np.ndarray)}
+            arrays = {name: x for name, x in out.items() if name not in there}
+            self._write(left, there)
+            left = {name: x for name, x in left.items() if name not in there}
         flags = [results.flags] if results.nodes else []
-        if not all(from_host) and not arrays:
-            found = {name: tensor.clone() for name, tensor in left.items()} | there
+        if plan.hosts < len(feeds) and not arrays:
+            found = {name: tensor.clone() for name, tensor in left.items()}
             if flags:
                 check(results.nodes, to_array(self._torch, results.flags))
-            elif any(from_host) and self._on_gpu:
+            elif plan.hosts and self._on_gpu:
                 self._torch.cuda.current_stream().synchronize()  # pinned memory is written by the next run
-            return found
+            return found | there if there else found
         brought = to_arrays(self._torch, [*left.values(), *flags])
         if flags:
             check(results.nodes, brought.pop())
@@ -442,9 +438,17 @@ def _refuse_shared(torch: Any, out: Mapping[str, Any]) -> None:
                 raise InputError(f"out {name!r} and out {other!r} share memory: each needs memory of its own")
 
 
+def _address(x: Any) -> int:
+    """Where a tensor of the device lies; 0 for an array, and where graphs do not use it."""
+    if isinstance(x, np.ndarray) or not x.is_contiguous():
+        return 0
+    address: int = x.data_ptr()  # 0 where it has no elements
+    return 0 if address % ALIGNED else address
+
+
 def _overlap(x: Any, y: Any) -> bool:
-    """Whether the spans of two tensors meet; y may be None."""
-    if y is None or not x.numel() or not y.numel():
+    """Whether the spans of two tensors meet."""
+    if not x.numel() or not y.numel():
         return False
     return bool(x.data_ptr() < _end(y) and y.data_ptr() < _end(x))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,16 @@ Addresses = tuple[int, ...]  # of inputs and results that may be used where they
 
 @dataclass(frozen=True)
 class Plan:
-    """How inputs of some sizes run: as `key`, their `rows` padded to `whole`; 0 where they are not."""
+    """How inputs of some sizes run: as `key`, their `rows` padded to `whole`; 0 where they are not. hosts: how many of
+    them come from the host's memory."""
 
     key: Key
     rows: int = 0
     whole: int = 0
+
+    @cached_property
+    def hosts(self) -> int:
+        return sum(isinstance(dtype, np.dtype) for _, dtype, _ in self.key)
 
 
 class Plans:
@@ -44,11 +50,9 @@ class Plans:
 
     def of(self, key: Key) -> Plan:
         """The plan for inputs of these sizes."""
-        if self.batch is None:
-            return Plan(key)
         plan = self._known.get(key)
         if plan is None:
-            plan = self._known[key] = self._made(self.batch, key)
+            plan = self._known[key] = Plan(key) if self.batch is None else self._made(self.batch, key)
             if len(self._known) > MOST_SEEN:
                 self._known.popitem(last=False)
         return plan
@@ -82,8 +86,8 @@ class Plans:
         return found
 
     def brought(self, plan: Plan, name: str, place: Any, given: Any, checked: bool) -> None:
-        """Copies an input to where graphs read it. checked: whether rows behind it may be faults."""
-        axis = self.batch.inputs.get(name) if plan.rows and self.batch is not None else None
+        """Copies an input of a padded run to where graphs read it. checked: whether rows behind it may be faults."""
+        axis = self.batch.inputs.get(name) if self.batch is not None else None
         if axis is None:
             place.copy_(given)
             return
@@ -93,9 +97,9 @@ class Plans:
             rest.copy_(given.narrow(axis, 0, 1).expand(rest.shape))
 
     def cut(self, plan: Plan, outputs: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
-        """Results of the rows that were asked for."""
+        """Results of a padded run of the rows that were asked for."""
         found = dict(outputs)
-        for name, place in self.batch.outputs.items() if plan.rows and self.batch is not None else ():
+        for name, place in self.batch.outputs.items() if self.batch is not None else ():
             inner = place.inner if isinstance(place.inner, int) else place.inner.evaluate(sizes)
             found[name] = outputs[name].narrow(place.axis, 0, plan.rows * inner)
         return found
@@ -133,7 +137,8 @@ class Captured:
 class Sized:
     """What is known of one set of input sizes.
 
-    by_reference: whether some op reads back on its way. fixed: stored tensors, and values that only sizes decide, once
+    by_reference: whether some op reads back on its way. results: shape and dtype of each, once a caller wants one in
+    memory of its own. fixed: stored tensors, and values that only sizes decide, once
     something is captured. inputs, pinned: where graphs read what is copied there, and pinned memory for what comes from
     the host. graph: the one that takes inputs from anywhere; there: those for addresses of a caller's. met: addresses
     of the last runs.
@@ -141,11 +146,12 @@ class Sized:
 
     sizes: dict[str, int]
     by_reference: bool = False
+    results: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     fixed: dict[Value, Any] | None = None
     inputs: dict[str, Any] = field(default_factory=dict)
     pinned: dict[str, Any] = field(default_factory=dict)
     graph: Captured | None = None
-    there: OrderedDict[Addresses, Captured] = field(default_factory=OrderedDict)
+    there: dict[Addresses, Captured] = field(default_factory=dict)
     met: OrderedDict[Addresses, None] = field(default_factory=OrderedDict)
     runs: int = 0
 
@@ -153,18 +159,23 @@ class Sized:
         """The graph of a run; None where one is to be captured: there is none yet, or memory of the caller's came again
         that lay there before. A caller with many buffers does not have them captured over and over."""
         self.runs += 1
+        if not at:
+            return self.graph
         found = self.there.get(at)
         if found is not None:
-            self.there.move_to_end(at)
             found.last = self.runs
             return found
-        return None if self.captures_at(at) else self.graph
+        if self.captures_at(at):
+            return None
+        if self.graph is not None:
+            self.meet(at)
+        return self.graph
 
     def captures_at(self, at: Addresses) -> bool:
         """Whether a graph for these addresses is worth it."""
         if not at or at not in self.met:
             return False
-        return len(self.there) < IN_PLACE or next(iter(self.there.values())).last + UNUSED < self.runs
+        return len(self.there) < IN_PLACE or min(graph.last for graph in self.there.values()) + UNUSED < self.runs
 
     def meet(self, at: Addresses) -> None:
         """Remembers addresses of a run."""
@@ -182,7 +193,7 @@ class Sized:
         graph.last = self.runs
         self.there[at] = graph
         while len(self.there) > IN_PLACE:
-            self.there.popitem(last=False)
+            del self.there[min(self.there, key=lambda each: self.there[each].last)]
 
     def forgotten(self) -> Sized:
         """Without its graphs."""

@@ -151,8 +151,11 @@ def test_rows_in_float8(dtype: str) -> None:
         norm = None if gain is None else (gain.to(DEVICE), None, 1e-5)
         whole = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=DEVICE), torch.empty((7, 1), device=DEVICE)
         chains.run_rows(steps, len(steps) - 1, [there], ["rows"], norm, out, True, whole)
-        rounded = (whole[0].float() * whole[1]).to(x.dtype).cpu()
-        np.testing.assert_array_equal(rounded.float(), Float8Rows().torch(torch, out.cpu()).float())
+        rounded = (whole[0].float() * whole[1]).to(x.dtype).cpu().float()
+        wanted = Float8Rows().torch(torch, out.cpu()).float()
+        lost = ~wanted.isfinite()
+        assert torch.equal(lost, ~rounded.isfinite()) and not lost[[0, 1, 4, 5, 6]].any() and lost[2:4].all()
+        np.testing.assert_array_equal(rounded[~lost], wanted[~lost])
         assert norm is not None or torch.equal(out.cpu().isnan(), x.isnan())
 
 
@@ -293,7 +296,7 @@ def test_float8_nets(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         (found,) = session.run({"x": x.numpy()}).values()
         assert np.abs(found - wanted).max() <= 2e-2 * np.abs(wanted).max()  # one float8 more or less
     names = [item.get("kernel") for item in session.profile({"x": x.numpy()})]
-    ours = {"joined_products", "float8_matmul+chain", "normed_rows", "quantised_rows"}
+    ours = {"joined_products", "float8_matmul", "normed_rows", "quantised_rows"}
     assert ours <= {*names} if has else not ours & {*names} - {"normed_rows"}
     if has:
         assert not {"dequantize", "float8_rows"} & {*names} - {"dequantize"}
@@ -318,7 +321,7 @@ def test_products_of_float8() -> None:
         assert float((found - wanted).abs().max()) <= 4e-3 * float(wanted.abs().max())
 
 
-@pytest.mark.parametrize("weights", ["fp8", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["fp8", "int8", "int4-g32"])
 def test_weights_become_floats_once(weights: str) -> None:
     """When the first session opens, and not in every run; nobody keeps the bits that nobody reads."""
     _, module, x = built("words")
@@ -328,7 +331,8 @@ def test_weights_become_floats_once(weights: str) -> None:
     (found,) = session.run({"x": x.numpy()}).values()
     assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
     made = session._executor._made
-    assert len(made.widened) == 6 and made is engine.session(device="cuda")._executor._made
+    # rows of the table, which is int8, meet weights of int8 as integers
+    assert len(made.widened) == (6 if weights == "fp8" else 3) and made is engine.session(device="cuda")._executor._made
     assert not [v for node in made.widened for v in node.given if v in made.loaded.tensors]
     assert session.memory().weights == sum(t.nbytes for t in made.loaded.tensors.values())
     assert all(set(made.widened).isdisjoint(call.nodes) for call in made.running)
