@@ -447,15 +447,10 @@ def _address(x: Any) -> int:
 
 
 def _overlap(x: Any, y: Any) -> bool:
-    """Whether the spans of two tensors meet."""
-    if not x.numel() or not y.numel():
+    """Whether two tensors share memory, if both are contiguous."""
+    if not (x.is_contiguous() and y.is_contiguous() and x.numel() and y.numel()):
         return False
-    return bool(x.data_ptr() < _end(y) and y.data_ptr() < _end(x))
-
-
-def _end(x: Any) -> int:
-    last = sum(step * (size - 1) for step, size in zip(x.stride(), x.shape, strict=True))
-    return int(x.data_ptr() + (last + 1) * x.element_size())
+    return bool(x.data_ptr() < y.data_ptr() + y.nbytes and y.data_ptr() < x.data_ptr() + x.nbytes)
 
 
 def _held(each: Call) -> Sequence[Value]:
