@@ -1,6 +1,6 @@
 """Several rows on a GPU at the shape of Llama-3-8B: products of 4, 16 and 64 rows in every format, and of the rows of
 prompts; attention of a prompt's chunk beside cuDNN's, and of 64 requests, over each kind of cache; experts at the shape
-of Mixtral-8x7B. Weights are random, and every product reads those of one layer after another.
+of Mixtral-8x7B in every format. Weights are random, and every product reads those of one layer after another.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from benchmarks.gpu_decode import BLOCK, CACHES, SHAPES, WEIGHTS, Model, graphed
 from benchmarks.harness import Options, Result
 from ingot.backends.cuda.launch import Launcher
 from ingot.backends.cuda.launch_shapes import tiles_of
-from ingot.backends.cuda.operands import Form, Mixture
+from ingot.backends.cuda.operands import Form, Mixture, Weight
 from ingot.ops.mixture import Moe
 
 ROWS = (4, 16, 64)
+EXPERTS = ("bfloat16", "int8", "int4-g128", "int4-g128-asym", "fp8")
+GROUP = 128
 CHUNK = 2048
 PROMPTS = {"bfloat16": (4096,), "fp8, rows of fp8": (128, 512, 4096)}  # rows of products that arithmetic limits
 REQUESTS, CONTEXT = 64, 4096
@@ -73,33 +75,73 @@ def _cache(kind: str, blocks: int) -> Any:
     return state.to(torch.float8_e4m3fn) if kind == "fp8" else state
 
 
-def _experts(result: Result, pairs: int) -> None:
-    """A layer's experts at Mixtral-8x7B's shape: as many as the rows choose are read; and torch's form for one row."""
+def _stacked(weights: str, outputs: int, inputs: int) -> tuple[Any, Any, Any]:
+    """Random weights of all experts in that format, their scales and zero points."""
+    if weights == "bfloat16":
+        return _random(outputs, inputs) / inputs**0.5, None, None
+    if weights == "fp8":
+        return _random(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, device="cuda") / inputs**0.5, None
+    if weights == "int8":
+        numbers = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, device="cuda")
+        return numbers, torch.rand(outputs, device="cuda") / 74 / inputs**0.5, None
+    numbers = torch.randint(0, 256, (outputs, inputs // 2), dtype=torch.uint8, device="cuda")
+    scales = (torch.rand((outputs, inputs // GROUP), device="cuda") / 4 / inputs**0.5).half()
+    zeros = torch.randint(-8, 8, scales.shape, dtype=torch.int8, device="cuda") if "asym" in weights else None
+    return numbers, scales, zeros
+
+
+def _mixture(weights: str, hidden: int, inner: int, count: int, top: int) -> Mixture:
+    gate, up, down = (_stacked(weights, count * n, k) for n, k in ((inner, hidden), (inner, hidden), (hidden, inner)))
+    group = GROUP if weights.startswith("int4") else 0
+    gated = Weight(gate[0], gate[1], up[0], up[1], group, "silu", gate[2], up[2])
+    return Mixture(gated, Weight(*down[:2], group=group, zeros=down[2]), count, top, True)
+
+
+def _bytes(of: Mixture) -> int:
+    """Of one expert."""
+    parts = ((w.first, w.second, w.scales, w.second_scales, w.zeros, w.second_zeros) for w in of.weights)
+    return sum(int(t.nbytes) for part in parts for t in part if t is not None) // of.experts
+
+
+def _experts(result: Result, pairs: int, bandwidth: float) -> None:
+    """A layer's experts at Mixtral-8x7B's shape, in every format: as many as the rows choose are read, and the floor is
+    the time of copying that; and torch's form for one row.
+    """
     hidden, inner, count, top, layers = 4096, 14336, 8, 2, 3
     launcher = Launcher(torch, dependent=True)
+    for weights in EXPERTS:
+        each = [_mixture(weights, hidden, inner, count, top) for _ in range(layers)]
+        for rows in (1, 4, 16, 64, 2048):
+            x, router = _random(rows, hidden), torch.randn((rows, count), device="cuda")
+            out = torch.empty_like(x)
+            used = len(router.topk(top).indices.unique())
 
-    def mixture() -> Mixture:
-        gates, ups, downs = (_random(count * n, k) for n, k in ((inner, hidden), (inner, hidden), (hidden, inner)))
-        return Mixture(gates, ups, downs, count, top, True)
+            def run(i: int, x: Any = x, router: Any = router, out: Any = out, each: Any = each) -> None:
+                launcher.experts(x, router, each[i], out)
 
-    each = [mixture() for _ in range(layers)]
-    for rows in (1, 4, 16, 64, 2048):
-        x, router = _random(rows, hidden), torch.randn((rows, count), device="cuda")
-        out = torch.empty_like(x)
-        used = len(router.topk(top).indices.unique())
+            read = used * _bytes(each[0])
+            floor = f"floor {read / bandwidth * 1e6:.1f} µs"
+            timed(result, f"experts, {weights}, {rows} rows, {used} of {count} read, {floor}", run, layers, pairs, read,
+                  "TB/s")  # fmt: skip
+            if rows > max(ROWS):
+                done = 2 * rows * top * 3 * hidden * inner
+                timed(result, f"experts, {weights}, {rows} rows", run, layers, pairs, done, "TFLOP/s")
+        of = each[0]
+        del each, run
+        if weights == "bfloat16":
+            _experts_by_torch(result, pairs, of, hidden, inner)
+        del of
+        torch.cuda.empty_cache()
 
-        def run(i: int, x: Any = x, router: Any = router, out: Any = out) -> None:
-            launcher.experts(x, router, each[i], out)
 
-        read = used * 3 * hidden * inner * 2
-        timed(result, f"experts, {rows} rows, {used} of {count} read", run, layers, pairs, read, "TB/s")
-    of = each[0]
-    weights = [*of.gates.view(count, inner, hidden), *of.ups.view(count, inner, hidden),
-               *of.downs.view(count, hidden, inner)]  # fmt: skip
+def _experts_by_torch(result: Result, pairs: int, of: Mixture, hidden: int, inner: int) -> None:
+    count, gated = of.experts, of.gated
+    weights = [*gated.first.view(count, inner, hidden), *gated.second.view(count, inner, hidden),
+               *of.downs.first.view(count, hidden, inner)]  # fmt: skip
     x, router = _random(1, hidden), torch.randn((1, count), device="cuda")
-    op = Moe(top_k=top)
-    timed(result, "experts, 1 row, torch's form", lambda _: op.torch(torch, x, router, *weights), 1, pairs,
-         3 * top * hidden * inner * 2, "TB/s")  # fmt: skip
+    op = Moe(top_k=of.top)
+    timed(result, "experts, bfloat16, 1 row, torch's form", lambda _: op.torch(torch, x, router, *weights), 1, pairs,
+         of.top * _bytes(of), "TB/s")  # fmt: skip
 
 
 def _requests(result: Result, pairs: int) -> None:
@@ -157,7 +199,7 @@ def gpu_rows(options: Options) -> Result:
     result, bandwidth = started("gpu-rows")
     _prompts(result, options.pairs)
     _requests(result, options.pairs)
-    _experts(result, options.pairs)
+    _experts(result, options.pairs, bandwidth)
     torch.cuda.empty_cache()
     for weights in WEIGHTS:
         model = Model(SHAPES[0], weights, Launcher(torch, dependent=True))

@@ -1,9 +1,9 @@
 """Mixtures of experts, in Triton: what a row's router chooses, and products with the weights of these experts alone.
 
-A *pair* is a row and one of its experts; pair p is of row p // TOP. Few rows read the weights of each pair. Of more,
-pairs are sorted by expert, and a program has up to BM pairs of one expert: how many programs there are at most is known
-without asking the device, and those that are left over have nothing to do. The weights of all experts lie one behind
-the other.
+A *pair* is a row and one of its experts; pair p is of row p // TOP. Few rows read the weights of each pair: of floats
+by `pair_rows`, of integers by `integer_kernels.product_integers`. Of more, pairs are sorted by expert, and a program
+has up to BM pairs of one expert: how many programs there are at most is known without asking the device, and those that
+are left over have nothing to do. The weights of all experts lie one behind the other.
 """
 
 from __future__ import annotations
@@ -55,43 +55,34 @@ def _rows_of(weight, first, column, n, k, BN: tl.constexpr, BK: tl.constexpr):
 
 
 @triton.jit
-def gated_rows(
-    x, gates, ups, chosen, out, n, k, x_stride, TOP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    ACTIVATION: tl.constexpr, DEPENDENT: tl.constexpr,
+def pair_rows(
+    x, weight, second, scales, second_scales, chosen, out, n, k, x_stride, TOP: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, SCALED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out[pairs, n] = act(x · gateᵀ) · (x · upᵀ) of each pair's row and expert; a program has BN outputs of a pair."""
+    """out[pairs, n] of each pair's row and expert, act(x · weightᵀ) · (x · secondᵀ) if GATED, else x · weightᵀ; pair p
+    is of row p // TOP. A program has BN outputs of a pair.
+
+    Weights hold floats, those of 8 bits with a scale an output (SCALED).
+    """
     after_others(DEPENDENT)
     pair = tl.program_id(0)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
     at = tl.arange(0, BK)
     first = tl.load(chosen + pair) * n
-    gate = _rows_of(gates, first, column, n, k, BN, BK)
-    up = _rows_of(ups, first, column, n, k, BN, BK)
+    w = _rows_of(weight, first, column, n, k, BN, BK)
+    v = w
+    if GATED:  # on its way before anything is summed
+        v = _rows_of(second, first, column, n, k, BN, BK)
     values = tl.load(x + (pair // TOP).to(tl.int64) * x_stride + at, mask=at < k, other=0.0).to(tl.float32)[None, :]
-    a = tl.sum(gate.to(tl.float32) * values, axis=1)
-    b = tl.sum(up.to(tl.float32) * values, axis=1)
-    found = activated(a, ACTIVATION) * b
+    found = tl.sum(w.to(tl.float32) * values, axis=1)
+    if SCALED:
+        found *= tl.load(scales + first + column, mask=column < n, other=0.0)
+    if GATED:
+        up = tl.sum(v.to(tl.float32) * values, axis=1)
+        if SCALED:
+            up *= tl.load(second_scales + first + column, mask=column < n, other=0.0)
+        found = activated(found, ACTIVATION) * up
     tl.store(out + pair.to(tl.int64) * n + column, found.to(out.dtype.element_ty), mask=column < n)
-
-
-@triton.jit
-def mixed_rows(
-    hidden, downs, chosen, shares, out, n, k, out_stride, TOP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """out[rows, n] = Σ share · hidden · downᵀ over a row's pairs; a program has BN outputs of one row."""
-    after_others(DEPENDENT)
-    row = tl.program_id(0)
-    column = tl.program_id(1) * BN + tl.arange(0, BN)
-    at = tl.arange(0, BK)
-    total = tl.zeros((BN,), tl.float32)
-    for i in tl.static_range(TOP):
-        pair = row * TOP + i
-        down = _rows_of(downs, tl.load(chosen + pair) * n, column, n, k, BN, BK)
-        values = tl.load(hidden + pair.to(tl.int64) * k + at, mask=at < k, other=0.0).to(tl.float32)
-        total += tl.sum(down.to(tl.float32) * values[None, :], axis=1) * tl.load(shares + pair)
-    place = out + row.to(tl.int64) * out_stride + column
-    tl.store(place, total.to(out.dtype.element_ty), mask=column < n)
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -134,53 +125,145 @@ def _pairs_of(starts, number, experts, BE: tl.constexpr, BM: tl.constexpr):
 
 
 @triton.jit
+def _bytes_as(w, like: tl.constexpr, NATIVE: tl.constexpr):
+    """int8, or floats, as the floats that x has. A conversion to float16 takes five instructions for four of int8."""
+    if NATIVE and w.dtype == tl.int8 and like == tl.float16:
+        found = tl.inline_asm_elementwise(
+            "{ .reg .b32 t, u, c; xor.b32 t, $2, 0x80808080; prmt.b32 u, t, 0x64646464, 0x4140; "
+            "prmt.b32 t, t, 0x64646464, 0x4342; mov.b32 c, 0x64806480; sub.f16x2 $0, u, c; sub.f16x2 $1, t, c; }",
+            "=r,=r,r", [w], tl.float16, True, 4,
+        )  # fmt: skip
+    else:
+        found = w.to(like)
+    return found
+
+
+@triton.jit
+def _nibbles_as(w, HIGH: tl.constexpr, like: tl.constexpr, NATIVE: tl.constexpr):
+    """Of bytes the low or the high four bits less 8, as the floats that x has."""
+    if NATIVE and like == tl.float16:
+        if HIGH:
+            found = tl.inline_asm_elementwise(
+                "{ .reg .b32 t, u, c; shr.u32 t, $2, 4; and.b32 t, t, 0x0F0F0F0F; prmt.b32 u, t, 0x64646464, 0x4140; "
+                "prmt.b32 t, t, 0x64646464, 0x4342; mov.b32 c, 0x64086408; sub.f16x2 $0, u, c; sub.f16x2 $1, t, c; }",
+                "=r,=r,r", [w], tl.float16, True, 4,
+            )  # fmt: skip
+        else:
+            found = tl.inline_asm_elementwise(
+                "{ .reg .b32 t, u, c; and.b32 t, $2, 0x0F0F0F0F; prmt.b32 u, t, 0x64646464, 0x4140; "
+                "prmt.b32 t, t, 0x64646464, 0x4342; mov.b32 c, 0x64086408; sub.f16x2 $0, u, c; sub.f16x2 $1, t, c; }",
+                "=r,=r,r", [w], tl.float16, True, 4,
+            )  # fmt: skip
+    else:
+        found = (((w >> 4) if HIGH else (w & 15)).to(tl.int8) - 8).to(like)
+    return found
+
+
+@triton.jit
+def _with_group(sums, w, low, high, scale, zero, ZEROS: tl.constexpr, ROUNDS: tl.constexpr, NATIVE: tl.constexpr):
+    """The sums with what a group adds: of its integers, less zero points if there are some, times its scales. ROUNDS:
+    these products are rounded to float16 first, so that nothing waits for the sums of a group.
+    """
+    a = _nibbles_as(w, False, low.dtype, NATIVE)
+    b = _nibbles_as(w, True, low.dtype, NATIVE)
+    if ZEROS:
+        less = zero.to(low.dtype)[:, None]
+        a -= less
+        b -= less
+    if ROUNDS:
+        found = tl.dot(a * scale[:, None], low, sums, input_precision="ieee")
+        found = tl.dot(b * scale[:, None], high, found, input_precision="ieee")
+    else:
+        part = tl.dot(a, low, input_precision="ieee")
+        part = tl.dot(b, high, part, input_precision="ieee")
+        found = sums + part * scale.to(tl.float32)[:, None]
+    return found
+
+
+@triton.jit
 def expert_tiles(
-    x, weight, second, order, starts, shares, out, experts, n, k, x_stride, TOP: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
-    STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, back, weight, second, scales, second_scales, zeros, second_zeros, order, starts, out, experts, n, k, x_stride,
+    TOP: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HALF: tl.constexpr,
+    GATED: tl.constexpr, SCALED: tl.constexpr, ROUNDED: tl.constexpr, ROUNDS: tl.constexpr, ACTIVATION: tl.constexpr,
+    NATIVE: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Products of pairs by the matrix units. GATED: out[i, n] = act(x · weightᵀ) · (x · secondᵀ) of the i-th pair in
-    order, x being the rows. Else out[pair, n] = share · x · weightᵀ, the i-th row of x being that of the i-th pair.
+    order, x being the rows. Else out[pair, n] = x · weightᵀ, the i-th row of x being that of the i-th pair.
+
+    SCALED: weights hold int8 or floats of 8 bits, with a scale an output. HALF, if not 0: bytes of two integers as
+    `operands.packed` lays them, in groups of 2 · HALF with a scale each, and a zero point if `zeros` is not None; a
+    group is summed from zero, then scaled, or scaled first if it ROUNDS. ROUNDED: rows of x have scales, back.
     """
     after_others(DEPENDENT)
-    expert, first, end = _pairs_of(starts, tl.program_id(1), experts, BE, BM)
+    number = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    expert, first, end = _pairs_of(starts, number, experts, BE, BM)
     place = first + tl.arange(0, BM)
     known = (place < end) & (expert < experts)
     pair = tl.load(order + place, mask=known, other=0)
     row = place
     if GATED:
         row = pair // TOP
-    column = tl.program_id(0) * BN + tl.arange(0, BN)
-    base = (expert * n + column).to(tl.int64)[:, None] * k
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    line = (expert * n + column).to(tl.int64)
+    written = (column < n) & (expert < experts)
+    source = x + row.to(tl.int64)[None, :] * x_stride
     sums = tl.zeros((BN, BM), tl.float32)
     others = tl.zeros((BN, BM), tl.float32)
-    for start in tl.range(0, tl.where(expert < experts, k, 0), BK, num_stages=STAGES):
-        at = start + tl.arange(0, BK)
-        inside = (column < n)[:, None] & (at < k)[None, :]
-        values = tl.load(x + row.to(tl.int64)[None, :] * x_stride + at[:, None],
-                         mask=known[None, :] & (at < k)[:, None], other=0.0)  # fmt: skip
-        w = tl.load(weight + base + at[None, :], mask=inside, other=0.0)
-        sums = tl.dot(w, values, sums, input_precision="ieee")
-        if GATED:
-            v = tl.load(second + base + at[None, :], mask=inside, other=0.0)
-            others = tl.dot(v, values, others, input_precision="ieee")
-    written = (column < n)[:, None] & known[None, :]
+    if HALF:
+        j = tl.arange(0, HALF)
+        count = k // (2 * HALF)
+        at = line[:, None] * (k // 2) + j[None, :]
+        for group in tl.range(0, tl.where(expert < experts, count, 0), num_stages=STAGES):
+            here = source + (group * 2 * HALF + j)[:, None]
+            low = tl.load(here, mask=known[None, :], other=0.0)
+            high = tl.load(here + HALF, mask=known[None, :], other=0.0)
+            w = tl.load(weight + at + group * HALF, mask=written[:, None], other=0)
+            s = tl.load(scales + line * count + group, mask=written, other=0.0)
+            z = s
+            if zeros is not None:
+                z = tl.load(zeros + line * count + group, mask=written, other=0)
+            sums = _with_group(sums, w, low, high, s, z, zeros is not None, ROUNDS, NATIVE)
+            if GATED:
+                w = tl.load(second + at + group * HALF, mask=written[:, None], other=0)
+                s = tl.load(second_scales + line * count + group, mask=written, other=0.0)
+                z = s
+                if zeros is not None:
+                    z = tl.load(second_zeros + line * count + group, mask=written, other=0)
+                others = _with_group(others, w, low, high, s, z, zeros is not None, ROUNDS, NATIVE)
+    else:
+        for start in tl.range(0, tl.where(expert < experts, k, 0), BK, num_stages=STAGES):
+            at = start + tl.arange(0, BK)
+            inside = written[:, None] & (at < k)[None, :]
+            values = tl.load(source + at[:, None], mask=known[None, :] & (at < k)[:, None], other=0.0)
+            w = tl.load(weight + line[:, None] * k + at[None, :], mask=inside, other=0.0)
+            sums = tl.dot(_bytes_as(w, values.dtype, NATIVE), values, sums, input_precision="ieee")
+            if GATED:
+                v = tl.load(second + line[:, None] * k + at[None, :], mask=inside, other=0.0)
+                others = tl.dot(_bytes_as(v, values.dtype, NATIVE), values, others, input_precision="ieee")
+        if SCALED:
+            sums *= tl.load(scales + line, mask=written, other=0.0)[:, None]
+            if GATED:
+                others *= tl.load(second_scales + line, mask=written, other=0.0)[:, None]
+    if ROUNDED:
+        factor = tl.load(back + row, mask=known, other=0.0)[None, :]
+        sums *= factor
+        others *= factor
+    target = pair
     if GATED:
         sums = activated(sums, ACTIVATION) * others
-        line = place
-    else:
-        sums *= tl.load(shares + pair, mask=known, other=0.0)[None, :]
-        line = pair
-    tl.store(out + line.to(tl.int64)[None, :] * n + column[:, None], sums.to(out.dtype.element_ty), mask=written)
+        target = place
+    tl.store(out + target.to(tl.int64)[None, :] * n + column[:, None], sums.to(out.dtype.element_ty),
+             mask=written[:, None] & known[None, :])  # fmt: skip
 
 
 @triton.jit
-def sum_pairs(parts, out, n, out_stride, TOP: tl.constexpr, BN: tl.constexpr, DEPENDENT: tl.constexpr):
-    """out[rows, n]: the sums of each row's pairs, in their order."""
+def sum_pairs(parts, shares, out, n, out_stride, TOP: tl.constexpr, BN: tl.constexpr, DEPENDENT: tl.constexpr):
+    """out[rows, n]: the sums of each row's pairs, each times its share, in their order."""
     after_others(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
     total = tl.zeros((BN,), tl.float32)
     for i in tl.static_range(TOP):
-        total += tl.load(parts + (row * TOP + i) * n + column, mask=column < n, other=0.0)
+        pair = row * TOP + i
+        total += tl.load(parts + pair * n + column, mask=column < n, other=0.0) * tl.load(shares + pair)
     tl.store(out + row * out_stride + column, total.to(out.dtype.element_ty), mask=column < n)

@@ -50,13 +50,13 @@ def _words(weight, block, part, n, WORDS: tl.constexpr, BN: tl.constexpr, CHUNKS
 
 @triton.jit
 def _scales(scales, block, part, n, K: tl.constexpr, BN: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr):
-    """What the sums of a block of rows are multiplied with: [BN, 1], or of groups [CHUNKS, BN, 1], as it is stored:
-    widening it here would wait for it."""
+    """What the sums of a block of rows are multiplied with, or the zero points of groups: [BN, 1], or of groups
+    [CHUNKS, BN, 1], as it is stored: widening it here would wait for it."""
     if HALF:
         groups: tl.constexpr = K // (2 * HALF)
         column = block * BN + tl.arange(0, BN)[None, :, None]
         group = (part * CHUNKS + tl.arange(0, CHUNKS)[:, None, None]) // (HALF // 16)
-        found = tl.load(scales + column * groups + group, mask=(group < groups) & (column < n), other=0.0)
+        found = tl.load(scales + column * groups + group, mask=(group < groups) & (column < n), other=0)
     else:
         column = block * BN + tl.arange(0, BN)[:, None]
         found = tl.load(scales + column, mask=column < n, other=0.0)
@@ -85,7 +85,16 @@ def _lines(x, stride, at, K: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr):
 
 
 @triton.jit
-def _gains(gain, at, shift, K: tl.constexpr):
+def _gains(gain, shift, K: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr):
+    """Of each piece what its elements are multiplied with once they are normalised."""
+    found = (_gain(gain, _places(0, CHUNKS, HALF), shift, K),)
+    for i in tl.static_range(1, PIECES):
+        found = found + (_gain(gain, _places(i, CHUNKS, HALF), shift, K),)
+    return found
+
+
+@triton.jit
+def _gain(gain, at, shift, K: tl.constexpr):
     return tl.load(gain + at, mask=at < K, other=0.0).to(tl.float32) + shift
 
 
@@ -199,11 +208,46 @@ def _less8_of(x, part: tl.constexpr, NATIVE: tl.constexpr):
 
 
 @triton.jit
+def _group(low, middle, high, begin, zero, AT: tl.constexpr, ZEROS: tl.constexpr):
+    """The sums of chunks of a group in float32; less `zero` times the sum of x, of which `begin` has −8 times."""
+    found = (low + (middle << 8) + (high << 16)).to(tl.float32)
+    if ZEROS:
+        eight = begin[AT] + (begin[AT + 1] << 8) + (begin[AT + 2] << 16)
+        found += zero.to(tl.float32) * (eight.to(tl.float32) * 0.125)
+    return found
+
+
+@triton.jit
+def _total(sums, low, middle, high, s, back, HALF: tl.constexpr):
+    """Sums of all chunks [BN, R]: of groups as they are, of int8 out of those by bytes."""
+    if not HALF:
+        sums = (low + (middle << 8)).to(tl.float32) + high.to(tl.float32) * 65536.0
+    total = tl.sum(sums, axis=0) * back[None, :]
+    if not HALF:
+        total *= s
+    return total
+
+
+@triton.jit
+def _block(
+    weight, scales, zeros, s, z, block, part, n, K: tl.constexpr, WORDS: tl.constexpr, BN: tl.constexpr,
+    CHUNKS: tl.constexpr, HALF: tl.constexpr, ANEW: tl.constexpr,
+):  # fmt: skip
+    """Words of a block of rows, and of its scales and zero points what `_scales` gives: s and z, if not read ANEW."""
+    if ANEW:
+        s = _scales(scales, block, part, n, K, BN, CHUNKS, HALF)
+        z = s
+        if zeros is not None:
+            z = _scales(zeros, block, part, n, K, BN, CHUNKS, HALF)
+    return _words(weight, block, part, n, WORDS, BN, CHUNKS), s, z
+
+
+@triton.jit
 def product_integers(
-    x, gain, weight, second, scales, second_scales, bias, extra, out, n, eps, shift, x_stride, extra_stride,
-    out_stride, ROWS: tl.constexpr, R: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, CHUNKS: tl.constexpr,
-    PARTS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
-    ACTIVATION: tl.constexpr, NATIVE: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, gain, chosen, zeros, second_zeros, weight, second, scales, second_scales, bias, extra, out, n, eps, shift,
+    x_stride, extra_stride, out_stride, ROWS: tl.constexpr, R: tl.constexpr, K: tl.constexpr, BN: tl.constexpr,
+    CHUNKS: tl.constexpr, PARTS: tl.constexpr, HALF: tl.constexpr, TOP: tl.constexpr, NORM: tl.constexpr,
+    PAIR: tl.constexpr, EXTRA: tl.constexpr, ACTIVATION: tl.constexpr, NATIVE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[ROWS, n] = norm(x)[ROWS, K] · weight[n, K]ᵀ and what follows it, for few rows.
 
@@ -211,22 +255,35 @@ def product_integers(
     lays them, in groups of 2 · HALF with a scale each, of 16 or 32 bits. R is the power of two from ROWS on. A program
     holds x, and has every so manieth block of BN rows of the weight, in PARTS of CHUNKS times 16 bytes of a row: it
     loads the next part while it sums one, the first one before it waits for x. NATIVE: on a GPU, not interpreted.
+
+    TOP, if not 0: weights of many experts of n outputs each lie one behind the other, and out[pairs, n] has a row for
+    each pair of a row of x and its expert, `chosen`; pair p is of row p // TOP. Groups may have zero points then, int8.
     """
     WORDS: tl.constexpr = K // 8 if HALF else K // 4
     PIECES: tl.constexpr = PARTS * (4 if HALF else 2)
     first = tl.program_id(0)
     step = tl.num_programs(0)
-    w = _words(weight, first, 0, n, WORDS, BN, CHUNKS)
-    s = _scales(scales, first, 0, n, K, BN, CHUNKS, HALF)
+    if TOP:
+        after_others(DEPENDENT)
+        pair = tl.program_id(1)
+        GROUPS: tl.constexpr = K // (2 * HALF) if HALF else 1
+        line = tl.load(chosen + pair).to(tl.int64) * n
+        weight, second = weight + line * WORDS, second + line * WORDS
+        scales, second_scales = scales + line * GROUPS, second_scales + line * GROUPS
+        if zeros is not None:
+            zeros += line * GROUPS
+            if PAIR:
+                second_zeros += line * GROUPS
+        x += (pair // TOP).to(tl.int64) * x_stride
+        out += pair.to(tl.int64) * out_stride
+    w, s, z = _block(weight, scales, zeros, None, None, first, 0, n, K, WORDS, BN, CHUNKS, HALF, True)
     if PAIR:
-        v = _words(second, first, 0, n, WORDS, BN, CHUNKS)
-        t = _scales(second_scales, first, 0, n, K, BN, CHUNKS, HALF)
+        v, t, y = _block(second, second_scales, second_zeros, None, None, first, 0, n, K, WORDS, BN, CHUNKS, HALF, True)
     gains = x
     if NORM:
-        gains = (_gains(gain, _places(0, CHUNKS, HALF), shift, K),)
-        for i in tl.static_range(1, PIECES):
-            gains = gains + (_gains(gain, _places(i, CHUNKS, HALF), shift, K),)
-    after_others(DEPENDENT)
+        gains = _gains(gain, shift, K, PIECES, CHUNKS, HALF)
+    if not TOP:
+        after_others(DEPENDENT)
     lines, back = _rows_of(x, gains, eps, x_stride, K, PIECES, CHUNKS, HALF, ROWS, R, NORM)
     if HALF:
         begin = _less8(lines, PARTS, NATIVE)
@@ -237,46 +294,33 @@ def product_integers(
         sums = tl.zeros((CHUNKS, BN, R), tl.float32)
         others = sums
         for part in tl.static_range(PARTS):
-            later = block + (step if part + 1 == PARTS else 0)
-            w_next = _words(weight, later, (part + 1) % PARTS, n, WORDS, BN, CHUNKS)
-            s_next = s
-            if HALF or part + 1 == PARTS:
-                s_next = _scales(scales, later, (part + 1) % PARTS, n, K, BN, CHUNKS, HALF)
+            last = part + 1 == PARTS
+            later, then = block + (step if last else 0), (part + 1) % PARTS
+            w_next, s_next, z_next = _block(weight, scales, zeros, s, z, later, then, n, K, WORDS, BN, CHUNKS, HALF,
+                                            HALF or last)  # fmt: skip
             if PAIR:
-                v_next = _words(second, later, (part + 1) % PARTS, n, WORDS, BN, CHUNKS)
-                t_next = t
-                if HALF or part + 1 == PARTS:
-                    t_next = _scales(second_scales, later, (part + 1) % PARTS, n, K, BN, CHUNKS, HALF)
+                v_next, t_next, y_next = _block(second, second_scales, second_zeros, t, y, later, then, n, K, WORDS, BN,
+                                                CHUNKS, HALF, HALF or last)  # fmt: skip
             if HALF:
                 a, b, c = begin[3 * part] + zero, begin[3 * part + 1] + zero, begin[3 * part + 2] + zero
                 low, middle, high = _add4(a, b, c, w, lines, 24 * part, NATIVE)
-                sums += (low + (middle << 8) + (high << 16)).to(tl.float32) * s.to(tl.float32)
+                sums += _group(low, middle, high, begin, z, 3 * part, zeros is not None) * s.to(tl.float32)
                 if PAIR:
                     low, middle, high = _add4(a, b, c, v, lines, 24 * part, NATIVE)
-                    others += (low + (middle << 8) + (high << 16)).to(tl.float32) * t.to(tl.float32)
+                    others += _group(low, middle, high, begin, y, 3 * part, zeros is not None) * t.to(tl.float32)
             else:
                 low, middle, high = _add8(low, middle, high, w, lines, 12 * part, NATIVE)
                 if PAIR:
                     low2, middle2, high2 = _add8(low2, middle2, high2, v, lines, 12 * part, NATIVE)
-            if part + 1 == PARTS:
-                if not HALF:
-                    sums = (low + (middle << 8)).to(tl.float32) + high.to(tl.float32) * 65536.0
-                total = tl.sum(sums, axis=0) * back[None, :]
-                if not HALF:
-                    total *= s
+            if last:
+                total = _total(sums, low, middle, high, s, back, HALF)
                 rest = total
                 if PAIR:
-                    if not HALF:
-                        others = (low2 + (middle2 << 8)).to(tl.float32) + high2.to(tl.float32) * 65536.0
-                    rest = tl.sum(others, axis=0) * back[None, :]
-                    if not HALF:
-                        rest *= t
+                    rest = _total(others, low2, middle2, high2, t, back, HALF)
                 column = (block * BN + tl.arange(0, BN))[:, None]
                 row = tl.arange(0, R)[None, :]
                 finish(total, rest, bias, extra, out, row, column, (column < n) & (row < ROWS), extra_stride,
                        out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
-            w = w_next
-            s = s_next
+            w, s, z = w_next, s_next, z_next
             if PAIR:
-                v = v_next
-                t = t_next
+                v, t, y = v_next, t_next, y_next

@@ -11,17 +11,18 @@ from functools import cached_property
 from typing import Any
 
 from ingot import _lazy
+from ingot.backends.cuda import expert_launch
 from ingot.backends.cuda.launch_shapes import (
     EXPANDED_ROWS,
     INTEGER_ROWS,
     ROWS,
     STEP,
     TILE_ROWS,
+    UNIT,
     Blocks,
     Shapes,
     Tile,
     Tiles,
-    held_rows,
     lines_of,
     power,
     step_of,
@@ -30,7 +31,6 @@ from ingot.backends.cuda.operands import Form, Mixture, Norm, Rows, Weight
 from ingot.backends.cuda.transfer import Inputs
 
 LIBRARY_UNIT = 16  # outputs and inputs of the library's products of float8 are multiples of this
-UNIT = 16  # inputs of a product of integers by few rows are a multiple of this
 
 
 @dataclass
@@ -133,7 +133,7 @@ class Launcher:
             self._planes(x, weight, out, norm, bias, extra)
             return
         if weight.float8 and few < rows <= EXPANDED_ROWS and x.dtype == self.torch.bfloat16:
-            halves = self._as_rows(x, norm, self.torch.float16)
+            halves = self.as_rows(x, norm, self.torch.float16)
             self._tiles(halves.numbers, weight, out, bias, extra, halves.scales)
             return
         many = rows > few or (integers and weight.inputs % UNIT)
@@ -170,10 +170,10 @@ class Launcher:
         words = [None if w is None else w.view(self.torch.int32) for w in (weight.first, weight.second)]
         line = weight.first.shape[1] // 16
         self.integer_kernels.product_integers[(programs,)](
-            x, gain, *_operands(x, weight, words[0], words[1], bias, extra), out, n, *numbers,
+            x, gain, None, None, None, *_operands(x, weight, words[0], words[1], bias, extra), out, n, *numbers,
             ROWS=rows, R=power(rows), K=k, BN=block.rows, CHUNKS=block.chunks, PARTS=-(-line // block.chunks),
-            HALF=weight.group // 2, NATIVE=self.native, num_warps=block.warps, maxnreg=block.registers or None,
-            **flags, **self.options,
+            HALF=weight.group // 2, TOP=0, NATIVE=self.native, num_warps=block.warps,
+            maxnreg=block.registers or None, **flags, **self.options,
         )  # fmt: skip
 
     def _planes(self, x: Any, weight: Weight, out: Any, norm: Norm | None, bias: Any, extra: Any) -> None:
@@ -210,7 +210,7 @@ class Launcher:
         numbers = self.torch.empty((rows, width), dtype=kind or self.torch.float8_e4m3fn, device=device)
         return Rows(numbers, self.torch.empty(rows, dtype=self.torch.float32, device=device), dtype)
 
-    def _as_rows(self, x: Any, norm: Norm | None, kind: Any = None) -> Rows:
+    def as_rows(self, x: Any, norm: Norm | None, kind: Any = None) -> Rows:
         """Rows as float8, or as float16 with scales, normalised before."""
         if isinstance(x, Rows):
             return x
@@ -228,7 +228,7 @@ class Launcher:
 
     def _rounded(self, x: Any, weight: Weight, out: Any, norm: Norm | None, bias: Any, extra: Any) -> None:
         """Rows of float8 by weights of float8: many by the library."""
-        torch, rows = self.torch, self._as_rows(x, norm)
+        torch, rows = self.torch, self.as_rows(x, norm)
         found, back = rows.numbers, rows.scales
         if not self.by_library(weight, len(x), out.dtype):
             self._tiles(found, weight, out, bias, extra, back)
@@ -344,50 +344,7 @@ class Launcher:
 
     def experts(self, x: Any, router: Any, of: Mixture, out: Any) -> None:
         """out[T, hidden]: each row of x through the experts that its scores choose, router [T, experts] of float32."""
-        torch, kernels, device = self.torch, self.expert_kernels, x.device
-        rows, hidden = x.shape
-        inner, pairs, top = of.downs.shape[1], rows * of.top, of.top
-        told = {"DEPENDENT": self.dependent, **self.options}
-        chosen = torch.empty((rows, top), dtype=torch.int32, device=device)
-        shares = torch.empty((rows, top), dtype=torch.float32, device=device)
-        kernels.route[(rows,)](
-            router, chosen, shares, of.experts, router.stride(0), TOP=top, TP=power(top), BE=power(of.experts),
-            NORMALIZE=of.normalize, num_warps=1, **told,
-        )  # fmt: skip
-        between = torch.empty((pairs, inner), dtype=x.dtype, device=device)
-        if rows <= ROWS:
-            (up_warps, up_rows), (down_warps, down_rows) = held_rows(hidden, 2), held_rows(inner, 1)
-            kernels.gated_rows[(pairs, -(-inner // up_rows))](
-                x, of.gates, of.ups, chosen, between, inner, hidden, x.stride(0), TOP=top, BN=up_rows,
-                BK=power(hidden), ACTIVATION=of.activation, num_warps=up_warps, **told,
-            )  # fmt: skip
-            kernels.mixed_rows[(rows, -(-hidden // down_rows))](
-                between, of.downs, chosen, shares, out, hidden, inner, out.stride(0), TOP=top, BN=down_rows,
-                BK=power(inner), num_warps=down_warps, **told,
-            )  # fmt: skip
-            return
-        order = torch.empty(pairs, dtype=torch.int32, device=device)
-        starts = torch.empty(of.experts + 1, dtype=torch.int32, device=device)
-        kernels.order_pairs[(of.experts,)](chosen, order, starts, pairs, BP=1024, num_warps=4, **told)
-        high = min(128, max(16, power(pairs // of.experts)))
-        few = high <= TILE_ROWS
-        tiles = pairs // high + min(of.experts, pairs)  # at most: each expert's last one may be short
-        sizes = {"TOP": top, "BE": power(of.experts), "BM": high, "BK": STEP // 2, "STAGES": 4 if few else 3,
-                 "ACTIVATION": of.activation}  # fmt: skip
-        kernels.expert_tiles[(-(-inner // 64), tiles)](
-            x, of.gates, of.ups, order, starts, shares, between, of.experts, inner, hidden, x.stride(0), BN=64,
-            GATED=True, num_warps=4 if few else 8, **sizes, **told,
-        )  # fmt: skip
-        parts = torch.empty((pairs, hidden), dtype=torch.float32, device=device)
-        wide = 64 if few else 128
-        kernels.expert_tiles[(-(-hidden // wide), tiles)](
-            between, of.downs, of.downs, order, starts, shares, parts, of.experts, hidden, inner, inner, BN=wide,
-            GATED=False, num_warps=4 if few else 8, **sizes, **told,
-        )  # fmt: skip
-        size = min(1024, power(hidden))
-        kernels.sum_pairs[(rows, -(-hidden // size))](
-            parts, out, hidden, out.stride(0), TOP=top, BN=size, num_warps=4, **told
-        )
+        expert_launch.run(self, x, router, of, out)
 
     def gated(self, a: Any, b: Any, out: Any, activation: str) -> None:
         """out = act(a) · b; rows may lie apart in all of them."""

@@ -12,6 +12,7 @@ from ingot.backends.cuda.operands import Weight
 
 ROWS = 4  # up to so many, weights stay in registers and rows pass by; with more the matrix units pay
 INTEGER_ROWS = 2  # the same of integers, if the matrix units take the sizes, and of float8
+UNIT = 16  # inputs of a product of integers by few rows are a multiple of this
 STEP = 128  # inputs that the matrix units take at a time of up to TILE_ROWS rows
 TILE_ROWS = 64  # with more, a program of the matrix units' kernel has more rows than these
 EXPANDED_ROWS = 512  # with more, weights of integers become floats for the library's product, one product at a time
@@ -20,6 +21,7 @@ SPLITS = 16  # of a request's context, at most
 KEYS = 32  # that prefill attention takes at a time, of floats of 32 bits and of int8
 LINES = 128  # of queries that prefill attention takes at a time
 LEAST_GROUP = 32  # of integers of 4 bits: 16 bytes are of one group
+MOST_GROUP = 256  # of those of experts: the matrix units take a group at once
 PROGRAMS = 512  # of decode attention: with more, the context of a request is not divided
 IN_THREAD = 64  # elements of a weight of floats that a thread holds
 FEW_OUTPUTS = 8192  # of a product of floats whose programs stay
@@ -166,6 +168,27 @@ class Shapes:
         splits = max(1, min(8, 2 * self.multiprocessors // -(-n // 64), k // STEP))
         return Tile(64, 4, splits, 3 if parts == 2 and high > 32 else 4)
 
+    def expert_rows(self, weight: Weight) -> Block:
+        """What a program of a product of a pair has of an expert's weight of floats: rows of it, whole."""
+        if weight.float8 or _key(weight) in self.blocks:
+            return self.floats(weight, 1)
+        warps, held = held_rows(weight.inputs, weight.parts)
+        return Block(warps, min(held, power(weight.outputs)), 0, 0)
+
+    def expert_tile(self, weight: Weight, high: int, size: int) -> tuple[Tile, int]:
+        """What a program of up to `high` pairs has of an expert's weight, and how many inputs at a time: the best of
+        some twelve each, on an H200, as far as memory that is shared by a program's threads allows. With few pairs and
+        32 outputs a weight goes to the matrix units without that memory. size: bytes of an element of the rows.
+        """
+        many, narrow = high > TILE_ROWS // 2, weight.scales is not None
+        few = narrow and not many
+        outputs, warps = (32, 2) if few and not 0 < weight.group < 64 else (64, 4)
+        step = weight.group or (2 * STEP if few else STEP // 2 if many else 2 * STEP // size)
+        held = outputs * weight.parts * step * weight.first.element_size() // (2 if weight.group else 1)
+        stages = min(3 if many or narrow else 4, (self.shared - 8192) // (held + high * step * size))
+        tile = Tile(outputs, warps, 1, max(1, stages))
+        return self.tiles.get((*_key(weight), high), tile), step
+
     def decode(self, lines: int, group: int, room: int, width: int, size: int, narrow: bool) -> Part:
         """What a program of decode attention has: few threads where many programs are on each multiprocessor, each with
         as many keys as its registers hold (the best of ten on an H200), more threads where there is one at most.
@@ -206,6 +229,13 @@ def held_rows(inputs: int, parts: int) -> tuple[int, int]:
     wide = power(inputs)
     warps = 4 if wide <= 8192 else min(16, wide // 2048)
     return warps, max(1, IN_THREAD * 32 * warps // wide // parts)
+
+
+def paired_rows(weight: Weight) -> int:
+    """Up to so many rows read the weights of their experts pair by pair: as measured on an H200."""
+    if 0 < weight.group < 64:
+        return 16
+    return 4 if weight.group or weight.float8 else 2
 
 
 def _key(weight: Weight) -> tuple[int, int, int, str]:

@@ -5,7 +5,7 @@ Tensors are torch's, on one device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -54,7 +54,8 @@ class Weight:
 
     scales: float32, of int8 and float8_e4m3fn one an output; with `group`, of 4 bits in bytes [n, k / 2] (`packed`),
     one a group, float32 or float16. activation: what the sums of the first one go through, by its name in
-    `ops.mixture`; "" is silu of a pair, and none of one weight.
+    `ops.mixture`; "" is silu of a pair, and none of one weight. zeros: int8, of experts in groups: the integer of each
+    group that stands for 0; None: 0 itself.
     """
 
     first: Any
@@ -63,6 +64,8 @@ class Weight:
     second_scales: Any = None
     group: int = 0
     activation: str = ""
+    zeros: Any = None
+    second_zeros: Any = None
 
     @property
     def acts(self) -> str:
@@ -97,17 +100,26 @@ class Weight:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The experts of a mixture, one behind the other: gates and ups [experts · inner, hidden], downs [experts · hidden,
-    inner]. top: experts of a row; normalize: whether their shares sum to 1; activation: of the gates, by name.
+    """The experts of a mixture, one behind the other. gated: gates and ups as a pair [experts · inner, hidden]; downs:
+    [experts · hidden, inner]. top: experts of a row; normalize: whether their shares sum to 1.
     """
 
-    gates: Any
-    ups: Any
-    downs: Any
+    gated: Weight
+    downs: Weight
     experts: int
     top: int
     normalize: bool
-    activation: str = "silu"
+
+    @property
+    def weights(self) -> tuple[Weight, Weight]:
+        """Both."""
+        return self.gated, self.downs
+
+    def one(self, weight: Weight) -> Weight:
+        """The first expert's part of one of them."""
+        n = weight.outputs // self.experts
+        second = None if weight.second is None else weight.second[:n]
+        return replace(weight, first=weight.first[:n], second=second)
 
 
 @dataclass(frozen=True)

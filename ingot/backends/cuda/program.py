@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ingot import dtypes
-from ingot.backends.cuda.launch_shapes import LEAST_GROUP, MOST_INPUTS, power
+from ingot.backends.cuda.launch_shapes import LEAST_GROUP, MOST_GROUP, MOST_INPUTS, power
 from ingot.ir import Network, Node, Value
 from ingot.ops.attention import KvWrite, PagedAttention, Rope, RopeTable
 from ingot.ops.binary import Add, Mul
@@ -38,12 +38,23 @@ class Single:
 @dataclass(frozen=True)
 class Factor:
     """A weight [n, k] as it is stored, and the scales that integers or floats of 8 bits have: one an output, or one a
-    group. turned: whether floats are stored as [k, n]."""
+    group. turned: whether floats are stored as [k, n]. zeros: the zero points of groups, of experts alone."""
 
     weight: Value
     scales: Value | None = None
     group: int = 0
     turned: bool = False
+    zeros: Value | None = None
+
+    @property
+    def parameters(self) -> tuple[Value, ...]:
+        """All of them."""
+        return tuple(v for v in (self.weight, self.scales, self.zeros) if v is not None)
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What weights have in common that one kernel takes together."""
+        return (*(v.spec for v in self.parameters), self.group, self.turned)
 
 
 @dataclass(frozen=True)
@@ -108,13 +119,18 @@ class Experts:
     nodes: tuple[Node, ...]
     x: Value
     router: Value
-    gates: tuple[Value, ...]
-    ups: tuple[Value, ...]
-    downs: tuple[Value, ...]
+    gates: tuple[Factor, ...]
+    ups: tuple[Factor, ...]
+    downs: tuple[Factor, ...]
     out: Value
     top: int
     normalize: bool
     activation: str
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """All weights."""
+        return (*self.gates, *self.ups, *self.downs)
 
 
 Call = Single | Product | Attention | Experts
@@ -266,12 +282,25 @@ def _experts(network: Network) -> Iterator[Experts]:
             continue
         x, router, *weights = node.inputs
         count = len(weights) // 3
-        if count > MOST_EXPERTS or any(w.kind != "parameter" or len(w.uses) > 1 for w in weights):
+        factors = [factor for weight in weights if (factor := _of_expert(weight, x)) is not None]
+        if count > MOST_EXPERTS or len(factors) < len(weights) or max(weights[0].spec.evaluate({})) > MOST_INPUTS:
             continue
-        if max(weights[0].spec.evaluate({})) > MOST_INPUTS:
+        gates, ups, downs = (tuple(factors[i * count : (i + 1) * count]) for i in range(3))
+        if len({f.form for f in (*gates, *ups)}) > 1 or len({f.form for f in downs}) > 1:
             continue
-        gates, ups, downs = (tuple(weights[i * count : (i + 1) * count]) for i in range(3))
-        yield Experts((node,), x, router, gates, ups, downs, node.output, op.top_k, op.normalize, op.activation)
+        made = [weight.node for weight in weights if weight.node is not None]
+        yield Experts((*made, node), x, router, gates, ups, downs, node.output, op.top_k, op.normalize, op.activation)
+
+
+def _of_expert(weight: Value, x: Value) -> Factor | None:
+    """What an expert alone multiplies with."""
+    found: Factor | None = Factor(weight)
+    if weight.node is not None:
+        found = _stored(weight.node)
+    if found is None or len(weight.uses) > 1 or any(v.kind != "parameter" or len(v.uses) > 1 for v in found.parameters):
+        return None
+    fits = found.weight.dtype is x.dtype if found.scales is None else found.group <= MOST_GROUP
+    return found if fits and 0 not in found.weight.shape else None
 
 
 # --------------------------------------------------------------------------------------------------------- products
@@ -319,18 +348,11 @@ def _factor(node: Node) -> Factor | None:
             return None
         found = Factor(weight, turned=True)
     elif made is not None and isinstance(made.op, Dequantize) and len(made.inputs) == 2:
-        stored, scales = made.inputs
-        group = made.op.group
-        kinds = (dtypes.int4,) if group else (dtypes.int8, dtypes.float8_e4m3fn)
-        kinds_of_scales = (dtypes.float32, dtypes.float16) if group else (dtypes.float32,)
-        outputs = (stored.shape[0], stored.shape[1] // group if group else 1)
-        fits = stored.dtype in kinds and scales.shape == outputs and group == (power(group) if group else 0)
+        kept = _stored(made)
         # Rows of a table that is the head too are looked up as they are stored.
-        fits &= all(isinstance(reader.op, (Dequantize, Embedding)) for reader in stored.uses)
-        fits &= scales.kind == "parameter" and scales.dtype in kinds_of_scales
-        if not fits or 0 < group < LEAST_GROUP:
+        if kept is None or not all(isinstance(r.op, (Dequantize, Embedding)) for r in kept.weight.uses):
             return None
-        found = Factor(stored, scales, group)
+        found = kept
     else:
         found = Factor(weight)
     stored = found.weight
@@ -339,6 +361,22 @@ def _factor(node: Node) -> Factor | None:
     if stored.spec.evaluate({})[0 if found.turned else 1] > MOST_INPUTS:
         return None
     return found if found.scales is not None or stored.dtype is x.dtype else None
+
+
+def _stored(made: Node) -> Factor | None:
+    """What stands for a weight of integers or floats of 8 bits, if kernels read it."""
+    op: Any = made.op
+    if not isinstance(op, Dequantize):
+        return None
+    (stored, scales, *zeros), group = made.inputs, op.group
+    kinds = (dtypes.int4,) if group else (dtypes.int8, dtypes.float8_e4m3fn)
+    kinds_of_scales = (dtypes.float32, dtypes.float16) if group else (dtypes.float32,)
+    if len(stored.shape) != 2 or stored.dtype not in kinds or group != (power(group) if group else 0):
+        return None
+    outputs = (stored.shape[0], stored.shape[1] // group if group else 1)
+    fits = scales.shape == outputs and scales.kind == "parameter" and scales.dtype in kinds_of_scales
+    fits &= all(group and v.dtype is dtypes.int8 for v in zeros)
+    return Factor(stored, scales, group, zeros=(*zeros, None)[0]) if fits and not 0 < group < LEAST_GROUP else None
 
 
 def _made(*factors: tuple[Node, Factor]) -> list[Node]:

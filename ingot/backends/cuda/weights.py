@@ -43,9 +43,7 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
     groups: dict[Value, int] = {}
     saved = 0
     for number, found in enumerate(calls):
-        if isinstance(found, Experts):
-            mixtures[number] = _mixture(torch, tensors, found)
-        if not isinstance(found, Product):
+        if not isinstance(found, Product | Experts):
             continue
         for factor in found.factors:
             if factor.turned:  # the parameter stays [k, n], as a view of it
@@ -55,6 +53,9 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
                 tensors[factor.weight] = packed(torch, stored, factor.group)
                 groups[factor.weight] = factor.group
                 saved += stored.nbytes - tensors[factor.weight].nbytes
+        if isinstance(found, Experts):
+            mixtures[number] = _mixture(torch, tensors, found)
+            continue
         if len(found.factors) > 1 and not found.pair:
             for values in zip(*((f.weight, f.scales) for f in found.factors), strict=True):
                 _join(torch, tensors, [v for v in values if v is not None])
@@ -68,13 +69,26 @@ def arranged(torch: Any, loaded: Loaded) -> Arranged:
 
 
 def _mixture(torch: Any, tensors: dict[Value, Any], found: Experts) -> Mixture:
-    whole = []
-    for values in (found.gates, found.ups, found.downs):
+    (gates, scales, zeros), (ups, second_scales, second_zeros), downs = (
+        _stacked(torch, tensors, factors) for factors in (found.gates, found.ups, found.downs)
+    )
+    gated = Weight(gates, scales, ups, second_scales, found.gates[0].group, found.activation, zeros, second_zeros)
+    second = Weight(*downs[:2], group=found.downs[0].group, zeros=downs[2])
+    return Mixture(gated, second, len(found.gates), found.top, found.normalize)
+
+
+def _stacked(torch: Any, tensors: dict[Value, Any], factors: Sequence[Factor]) -> tuple[Any, Any, Any]:
+    """Weights, scales and zero points of all experts, one behind the other."""
+    whole: list[Any] = []
+    for values in ([getattr(f, name) for f in factors] for name in ("weight", "scales", "zeros")):
+        if values[0] is None:
+            whole.append(None)
+            continue
         _join(torch, tensors, values)
         first = tensors[values[0]]
-        whole.append(first.as_strided((len(values) * first.shape[0], first.shape[1]), first.stride()))
-    gates, ups, downs = whole
-    return Mixture(gates, ups, downs, len(found.gates), found.top, found.normalize, found.activation)
+        whole.append(first.as_strided((len(values) * first.shape[0], *first.shape[1:]), first.stride()))
+    weights, scales, zeros = whole
+    return weights, scales if scales is None or factors[0].group else scales.view(-1), zeros
 
 
 def _join(torch: Any, tensors: dict[Value, Any], values: Sequence[Value]) -> None:

@@ -37,9 +37,9 @@ FP64 = ("sums", "drawn_sums", "uniform")
 INTS = ("slot", "context_len", "block_table", "tiles", "query_start", "places", "ranked", "chosen", "found", "arrived",
         "order", "starts")  # fmt: skip
 POINTERS = dict.fromkeys(FP32, "*fp32") | dict.fromkeys(FP64, "*fp64") | dict.fromkeys(INTS, "*i32")
-BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state", "gates", "ups", "downs",
-        "hidden", "a", "b")  # fmt: skip
-ABSENT = {"bias": None, "beta": None, "ACTIVATION": ""}  # where a case does not name them
+BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state", "a", "b")  # fmt: skip
+# Where a case does not name them.
+ABSENT = {"bias": None, "beta": None, "zeros": None, "second_zeros": None, "ACTIVATION": ""}
 NUMBERS = ("eps", "shift", "scale", "softcap")
 HEADS = {"HEADS": 32, "KV": 8, "D": 128, "P": 128, "W": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False,
          "BLOCK": 64}  # fmt: skip
@@ -47,9 +47,15 @@ DECODE = {"R": 64, "ROPE": True, "HALVES": True, "BT": 64, "GM": 16, "GP": 4, "S
           "DEPENDENT": True}  # fmt: skip
 PROMPT = {"BM": 128, "BN": 128, "STAGES": 2, "DEPENDENT": True}
 TILES = {"BM": 128, "SPLITS": 1, "ROUNDED": False, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
-WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "NATIVE": True, "NORM": False}
-EXPERTS = {"TOP": 2, "BE": 8, "BK": 64, "GATED": True, "DEPENDENT": True}
+WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "TOP": 0, "chosen": None, "NATIVE": True, "NORM": False}
+PAIRS = {"TOP": 2, "SCALED": False, "GATED": True, "DEPENDENT": True}
+EXPERTS = {"TOP": 2, "BE": 8, "BK": 64, "HALF": 0, "GATED": True, "SCALED": False, "ROUNDED": False, "ROUNDS": False,
+           "NATIVE": True, "DEPENDENT": True}  # fmt: skip
 PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "DEPENDENT": True}
+ZEROS = {"zeros": "*i8", "second_zeros": "*i8"}
+CHOSEN = {"TOP": 2, "chosen": "*i32"}
+HALVES = {"SCALED": False, "ROUNDS": True, "HALF": 64, "scales": "*fp16", "second_scales": "*fp16"}
+EXACT = {"SCALED": True, "ROUNDED": True}
 GIVEN = {"bias": "*bf16"}  # pointers that are None elsewhere
 LAYER = {"NORM": 2, "beta": "*bf16"}
 # The shapes that Shapes.floats chooses for Llama-3-8B, by a name: the kernel, the weight's or cache's type, warps,
@@ -134,11 +140,31 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "expanded float8": (dequantize_kernels.expand_rows, "*fp8e4nv", 4, {
         "BN": 8, "BK": 512, "FLOATS": True, "DEPENDENT": True}),
     "expanded int4": (dequantize_kernels.expand_groups, "*u8", 4, {"BN": 32, "HALF": 64, "DEPENDENT": True}),
-    "experts of a row": (expert_kernels.gated_rows, "*bf16", 4, {
-        "TOP": 2, "BN": 1, "BK": 4096, "DEPENDENT": True}),
-    "a row of experts": (expert_kernels.mixed_rows, "*bf16", 8, {"TOP": 2, "BN": 1, "BK": 16384, "DEPENDENT": True}),
-    "64 rows of experts": (expert_kernels.expert_tiles, "*bf16", 4, {**EXPERTS, "BM": 64, "BN": 64, "STAGES": 4}),
-    "many rows of experts": (expert_kernels.expert_tiles, "*bf16", 8, {**EXPERTS, "BM": 128, "BN": 64, "STAGES": 3}),
+    "experts of a row": (expert_kernels.pair_rows, "*bf16", 4, {**PAIRS, "BN": 1, "BK": 4096}),
+    "a row of experts": (expert_kernels.pair_rows, "*bf16", 8, {**PAIRS, "GATED": False, "BN": 1, "BK": 16384}),
+    "float8 experts of a row": (expert_kernels.pair_rows, "*fp8e4nv", 4, {
+        **PAIRS, "SCALED": True, "BN": 4, "BK": 4096}),
+    "int8 experts of a row": (integer_kernels.product_integers, "*i32", 4, {
+        **WORDS, **CHOSEN, "BN": 4, "CHUNKS": 256, "PARTS": 1, "PAIR": True}),
+    "int4 experts of a row": (integer_kernels.product_integers, "*i32", 4, {
+        **WORDS, **CHOSEN, **ZEROS, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "PAIR": True}),
+    "a row of int4 experts": (integer_kernels.product_integers, "*i32", 16, {
+        **WORDS, **CHOSEN, **ZEROS, "K": 14336, "BN": 2, "CHUNKS": 512, "PARTS": 1, "HALF": 64}),
+    "16 rows of experts": (expert_kernels.expert_tiles, "*bf16", 4, {
+        **EXPERTS, "BM": 16, "BN": 64, "BK": 128, "STAGES": 4}),
+    "many rows of experts": (expert_kernels.expert_tiles, "*bf16", 4, {**EXPERTS, "BM": 128, "BN": 64, "STAGES": 3}),
+    "16 rows of int8 experts": (expert_kernels.expert_tiles, "*i8", 2, {
+        **EXPERTS, **EXACT, "BM": 16, "BN": 32, "BK": 256, "STAGES": 3}),
+    "many rows of int8 experts": (expert_kernels.expert_tiles, "*i8", 4, {
+        **EXPERTS, **EXACT, "BM": 128, "BN": 64, "STAGES": 3}),
+    "16 rows of float8 experts": (expert_kernels.expert_tiles, "*fp8e4nv", 2, {
+        **EXPERTS, **EXACT, "BM": 16, "BN": 32, "BK": 256, "STAGES": 3}),
+    "many rows of float8 experts": (expert_kernels.expert_tiles, "*fp8e4nv", 4, {
+        **EXPERTS, **EXACT, "GATED": False, "BM": 128, "BN": 64, "STAGES": 3}),
+    "16 rows of int4 experts": (expert_kernels.expert_tiles, "*u8", 2, {
+        **EXPERTS, **EXACT, **ZEROS, "SCALED": False, "HALF": 64, "BM": 16, "BN": 32, "STAGES": 3}),
+    "many rows of int4 experts": (expert_kernels.expert_tiles, "*u8", 4, {
+        **EXPERTS, **EXACT, **ZEROS, **HALVES, "BM": 128, "BN": 64, "STAGES": 3}),
     "bfloat16 gelu": (float_kernels.product_rows, "*bf16", 8, {
         **FLOATS, **LAYER, **GIVEN, "BN": 4, "BK": 4096, "STAYS": True, "ACTIVATION": "gelu"}),
     "bfloat16 geglu": (float_kernels.product_rows, "*bf16", 4, {
@@ -171,15 +197,18 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **GIVEN, "BN": 2048, "EXTRA": True, "ACTIVATION": "gelu", "DEPENDENT": True}),
     "gated rows": (row_kernels.gated, "", 4, {"BN": 2048, "ACTIVATION": "gelu_tanh", "DEPENDENT": True}),
     "64 rows of experts geglu": (expert_kernels.expert_tiles, "*bf16", 4, {
-        **EXPERTS, "BM": 64, "BN": 64, "STAGES": 4, "ACTIVATION": "gelu_tanh"}),
+        **EXPERTS, "BM": 64, "BN": 64, "STAGES": 3, "ACTIVATION": "gelu_tanh"}),
     "choice": (choice_kernels.choose, "", 4, {
         "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "AWAY": False, "DEPENDENT": True}),
 }  # fmt: skip
 
-REGISTERS = {"int4 pair": 128, "int4 geglu": 128, "int4 long": 64}  # of a thread, at most, so that several programs fit
+REGISTERS = {"int4 pair": 128, "int4 geglu": 128, "int4 long": 64, "int4 experts of a row": 128,
+             "a row of int4 experts": 64}  # of a thread, at most, so that several programs fit
 
 # What x is beside a weight, where it is not bfloat16.
 ROWS_OF = {"16 rows of float8 each": "*fp8e4nv", "64 rows of float8": "*fp16", "64 rows of float8 gelu": "*fp16"}
+ROWS_OF |= {name: "*fp16" for name in CASES if "rows of" in name and name.endswith("8 experts")}
+ROWS_OF |= {name: "*fp16" for name in CASES if "rows of" in name and name.endswith("4 experts")}
 
 
 def compiled(
@@ -187,7 +216,7 @@ def compiled(
 ) -> dict[str, Any]:
     """Registers, spills, and whether weights are loaded before the wait."""
     names = kernel.arg_names
-    gate = {"ACTIVATION": "silu"} if constants.get("PAIR") or constants.get("GATED") or "ups" in names else {}
+    gate = {"ACTIVATION": "silu"} if constants.get("PAIR") or constants.get("GATED") else {}
     constants = {n: v for n, v in (ABSENT | gate).items() if n in names} | constants
     there = {n: v for n, v in constants.items() if isinstance(v, str) and v.startswith("*")}
     constants = {n: v for n, v in constants.items() if n not in there}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
+from tests.backends.cuda.interpreted import WITHOUT, one_of_each
 
 torch: Any = pytest.importorskip("torch", reason="the kernels are compared with torch")
 pytest.importorskip("triton", reason=WITHOUT)
@@ -16,10 +16,10 @@ pytest.importorskip("triton", reason=WITHOUT)
 from ingot.backends.cuda import launch  # noqa: E402
 from ingot.backends.cuda.launch import Launcher  # noqa: E402
 from ingot.backends.cuda.launch_shapes import power  # noqa: E402
-from ingot.backends.cuda.operands import Mixture, Norm, Weight, packed  # noqa: E402
+from ingot.backends.cuda.operands import Norm, Weight, packed  # noqa: E402
 from ingot.ops.conversion import Float8Rows  # noqa: E402
 from ingot.ops.elementwise import Relu  # noqa: E402
-from ingot.ops.mixture import ACTIVATIONS, Moe  # noqa: E402
+from ingot.ops.mixture import ACTIVATIONS  # noqa: E402
 from ingot.ops.norm import LayerNorm  # noqa: E402
 from tests.backends.cuda.test_kernels import DEVICE, HALF, close, draw  # noqa: E402
 
@@ -173,16 +173,3 @@ def test_layer_norm(rows: int, k: int, dtype: Any, gain: bool, beta: bool) -> No
     LAUNCHER.product(x, Weight(weight), found, norm)
     apart = (found.float() - wanted.float() @ weight.float().T).abs().max()
     assert apart <= {HALF: 4e-2, torch.float32: 2e-4}[dtype]
-
-
-@LONG
-@pytest.mark.parametrize(("rows", "activation"), [(2, "gelu_tanh"), (9, "gelu"), (9, "relu")])
-def test_experts(rows: int, activation: str) -> None:
-    experts, top, hidden, inner = 3, 2, 40, 24
-    x, router = draw(rows, hidden, dtype=HALF, seed=1), draw(rows, experts, dtype=torch.float32, seed=2)
-    gates, ups = (draw(experts * inner, hidden, dtype=HALF, seed=s) / hidden**0.5 for s in (3, 4))
-    downs = draw(experts * hidden, inner, dtype=HALF, seed=5) / inner**0.5
-    out = torch.full((rows, hidden), float("nan"), dtype=HALF, device=DEVICE)
-    LAUNCHER.experts(x, router, Mixture(gates, ups, downs, experts, top, True, activation), out)
-    weights = [*gates.view(experts, inner, hidden), *ups.view(experts, inner, hidden), *downs.view(experts, hidden, -1)]
-    close(out, Moe(top_k=top, activation=activation).torch(torch, x, router, *weights), HALF, 2)
