@@ -9,6 +9,8 @@ from typing import Any
 
 from fuzz.epilogues import EPILOGUES, FLOAT, FLOATS, broadcasts, extras, f, panels, steps
 from fuzz.template import Template, calc
+from ingot.backends.cpu.product import ORDERS, SPLITS
+from ingot.backends.cpu.spatial import ALGORITHMS
 
 Json = Any
 
@@ -169,6 +171,44 @@ def conv_packed() -> Iterator[Template]:
         t.call("conv_packed", [x, w, *more], [y], outputs=outputs, channels=channels, groups=1, epilogue=expression,
                kernel=[3, 3], stride=[1, 1], dilation=[1, 1], pre_padding=[pad, pad])  # fmt: skip
         yield t
+
+
+def measured() -> Iterator[Template]:
+    """What a build chooses by measurement: algorithms of convolutions, orders of loops and what is dealt to threads."""
+    for dtype, axes in itertools.product((*FLOATS, "int8"), (1, 2)):
+        t = Template(f"conv_packed.measured.{dtype}.{axes}d")
+        images, groups = t.size("images", 0, 2), t.choice("groups", 1, 1, 2)
+        channels, outputs = (calc("*", t.size(f"{name}_each", 1, 72), groups) for name in ("c", "n"))
+        channels, outputs = t.value("c", channels), t.value("n", outputs)
+        sx, sy, params = window(t, axes, MOST[axes])
+        w = panels("$n_each", calc("*", *params["kernel"], "$c_each"), dtype, groups)
+        operands = [t.input("x", [images, *sx, channels], dtype), t.weight("w", w, dtype)]
+        y = t.result([images, *sy, outputs], t.choice("y_dtype", *FLOATS))
+        params |= {"outputs": outputs, "channels": channels, "groups": groups, **loops(t)}
+        t.call("conv_packed", operands, [y], epilogue=FLOAT, **params, algorithm=t.choice("algorithm", *ALGORITHMS))
+        yield t
+    for dtype in (*FLOATS, "int8"):
+        t = Template(f"conv_packed.measured.{dtype}.square")
+        images, channels, outputs = t.size("images", 0, 2), t.size("c", 1, 64), t.size("n", 1, 64)
+        height, width, pad = t.size("h", 2, 24), t.size("w", 2, 24), t.choice("pad", 1, 2)
+        size = [calc("+", calc("-", s, 2), calc("*", 2, pad)) for s in (height, width)]
+        x = t.input("x", [images, height, width, channels], dtype)
+        operands = [x, t.weight("w", panels(outputs, calc("*", 9, channels), dtype), dtype)]
+        y = t.result([images, *size, outputs], t.choice("y_dtype", *FLOATS))
+        t.call("conv_packed", operands, [y], outputs=outputs, channels=channels, groups=1, epilogue=FLOAT,
+               kernel=[3, 3], stride=[1, 1], dilation=[1, 1], pre_padding=[pad, pad], **loops(t),
+               algorithm=t.choice("algorithm", *ALGORITHMS))  # fmt: skip
+        yield t
+        t = Template(f"matmul_packed.measured.{dtype}")
+        m, k, n = t.size("m", 0, 600), t.size("k", 0, 700), t.size("n", 1, 100)
+        operands = [t.input("x", [m, k], dtype), t.weight("w", panels(n, k, dtype), dtype)]
+        y = t.result([m, n], t.choice("y_dtype", *FLOATS))
+        t.call("matmul_packed", operands, [y], n=n, k=k, parts=1, epilogue=FLOAT, **loops(t))
+        yield t
+
+
+def loops(t: Template) -> dict[str, Json]:
+    return {"order": t.choice("order", *ORDERS), "split": t.choice("split", *SPLITS)}
 
 
 def conv_narrow() -> Iterator[Template]:
@@ -483,6 +523,7 @@ FAMILIES = (
     matmul,
     moe,
     conv_packed,
+    measured,
     conv_narrow,
     conv_groups,
     conv_transpose_packed,

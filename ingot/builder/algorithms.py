@@ -1,8 +1,9 @@
-"""Which algorithm of a convolution is the fastest in the net's run on this machine, and how many threads: `--tune`.
+"""Which algorithm of a convolution, loops of a product and number of threads are the fastest here: `--tune`.
 
-`conv_packed` chooses by rules of its own (native/kernels/conv.cpp). Here the whole net runs by these rules and by each
-alternative, call by call, in turn. What is faster on this machine becomes a parameter of the call, which the core obeys
-on every machine. Results of two algorithms differ by rounding.
+Kernels choose by rules of their own (native/kernels/conv.cpp, product.h, level/matmul.h). Here the whole net runs by
+these rules and by each alternative, call by call, in turn. What is faster on this machine becomes a parameter of the
+call, which the core obeys on every machine. Results of two algorithms differ by rounding. Two orders, or what is dealt
+to threads, change no bit.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from time import perf_counter
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _native
+from ingot.backends.cpu.product import ORDERS, SPLITS
 from ingot.backends.cpu.spatial import ALGORITHMS, DIRECT
 from ingot.backends.device import DEFAULT, Device
 from ingot.backends.native import processors
@@ -50,27 +52,33 @@ Make = Callable[[Program], Engine]
 Chosen = tuple[int, str, str, float, float]  # as Tuned.calls has them
 
 PART = "algorithms"  # of a file of measurements
-KERNEL = "conv_packed"
+CONVOLUTION, PRODUCT = "conv_packed", "matmul_packed"
+# What a call may take in the place of the rules: a parameter and its value, by the word that a file has for it.
+LOOPS = {
+    **{f"order={value}": ("order", value) for value in ORDERS},
+    **{f"split={value}": ("split", value) for value in SPLITS},
+}
+WORDS = {**{word: ("algorithm", word) for word in ALGORITHMS}, **LOOPS}
 PROFILES = 5  # profiled runs of each alternative, in turn
-LAYER_GAIN = 0.05  # of a call's time, which another algorithm must save
+LAYER_GAIN = 0.05  # of a call's time, which another choice must save
 APART = {"float32": 1e-4, "": 0.02}  # most relative difference of an output from that by the rules; "": narrower types
 SMALL = 8  # outputs up to which there is a kernel of its own, level/narrow.h
 ALL_COUNTS = 8  # threads up to which every number is measured; beyond, every power of 2
 OF_LLM = (
     "tune is for nets, not for a language model: its products are summed in one order for any number of rows, so that "
-    "there is no second algorithm to measure: leave it out"
+    "there is no second algorithm to measure, and no order of loops suits steps of every size: leave it out"
 )
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was measured of one program, and the calls whose algorithm follows from it.
+    """What was measured of one program, and the calls whose choice follows from it.
 
     Attributes:
         key: of the program and the sizes of its inputs.
         isa: the level of instructions that was measured with.
-        calls: (number in the program, place in the model, algorithm, milliseconds by the rules, by the algorithm).
-        before_ms, after_ms: of a run by the rules, and by these algorithms.
+        calls: (number in the program, place in the model, one of WORDS, milliseconds by the rules, with it).
+        before_ms, after_ms: of a run by the rules, and by these.
         difference: the largest relative difference of an output between the two (root mean squares).
         threads: (number of threads, milliseconds of a run).
     """
@@ -85,7 +93,7 @@ class Tuned:
 
     @property
     def choices(self) -> dict[int, str]:
-        """The algorithm of each call that does not go by the rules."""
+        """The choice of each call that does not go by the rules."""
         return {number: word for number, _, word, *_ in self.calls}
 
     @property
@@ -95,21 +103,23 @@ class Tuned:
 
     def json(self) -> dict[str, Any]:
         """As reports and --json have it."""
-        names = ("call", "where", "algorithm", "rules_ms", "ms")
-        calls = [dict(zip(names, call, strict=True)) for call in self.calls]
+        calls = [
+            {"call": number, "where": where, **dict([WORDS[word]]), "rules_ms": before, "ms": after}
+            for number, where, word, before, after in self.calls
+        ]
         threads = [{"threads": count, "ms": ms} for count, ms in self.threads]
         return {"isa": self.isa, "calls": calls, "before_ms": self.before_ms, "after_ms": self.after_ms,
                 "difference": self.difference, "threads": threads, "fastest_threads": self.fastest}  # fmt: skip
 
     def lines(self) -> list[str]:
         """The whole in words."""
-        found = [f"tune: {where or f'call {number}'}: {word}, {after:.3g} ms in the place of {before:.3g}"
-                 for number, where, word, before, after in self.calls]  # fmt: skip
+        found = [f"tune: {where or f'call {number}'}: {' '.join(WORDS[word])}, {after:.3g} ms in the place of "
+                 f"{before:.3g}" for number, where, word, before, after in self.calls]  # fmt: skip
         if self.calls:
             found.append(f"tune: a run takes {self.after_ms:.3g} ms in the place of {self.before_ms:.3g}; outputs "
                          f"differ by {self.difference:.1e} from those by the kernels' own rules")  # fmt: skip
         elif self.before_ms:
-            found.append("tune: no convolution is faster by another algorithm than by the kernels' own rules")
+            found.append("tune: no call is faster by another algorithm or other loops than by the kernels' own rules")
         if len(self.threads) > 1:
             times = ", ".join(f"{count}: {ms:.3g} ms" for count, ms in self.threads)
             found.append(f"tune: fastest with {self.fastest} thread(s) ({times})")
@@ -131,7 +141,7 @@ def requested(
 
 
 class Tune:
-    """Gives an engine the algorithms that a file of measurements has for it, or those that it measures."""
+    """Gives an engine the choices that a file of measurements has for it, or those that it measures."""
 
     def __init__(self, budget: Budget, sizes: Sequence[str] = ()) -> None:
         self.budget, self.sizes = budget, sizes
@@ -171,26 +181,27 @@ def key_of(program: Program, feeds: Mapping[str, Array]) -> str:
 
 
 def with_algorithms(program: Program, choices: Mapping[int, str]) -> dict[str, Any]:
-    """The program with an algorithm for each of these calls."""
-    calls = [
-        {**call, "params": {**call["params"], "algorithm": choices[number]}} if number in choices else call
-        for number, call in enumerate(program["calls"])
-    ]
+    """The program with a choice, one of WORDS, for each of these calls."""
+    calls = list(program["calls"])
+    for number, word in choices.items():
+        calls[number] = {**calls[number], "params": {**calls[number]["params"], **dict([WORDS[word]])}}
     return {**program, "calls": calls}
 
 
 def alternatives(program: Program) -> dict[int, tuple[str, ...]]:
-    """The algorithms of each call that may take several; calls of bodies are left to the rules."""
+    """The choices that each call has; calls of bodies are left to the rules."""
     found: dict[int, tuple[str, ...]] = {}
     for number, call in enumerate(program["calls"]):
-        if call.get("kernel") != KERNEL or _buffer(program, call["in"][1])["kind"] != "weight":
+        if call.get("kernel") not in (CONVOLUTION, PRODUCT) or _buffer(program, call["in"][1])["kind"] != "weight":
             continue
         params, is_int8 = call["params"], _buffer(program, call["in"][0])["dtype"] == "int8"
-        square = params["kernel"] == [3, 3] and params["stride"] == params["dilation"] == [1, 1]
-        if square and params["groups"] == 1 and not is_int8:
-            found[number] = ALGORITHMS
+        if call["kernel"] == PRODUCT:
+            found[number] = tuple(LOOPS)
         elif params["groups"] > 1 or (params["outputs"] <= SMALL and not is_int8):
-            found[number] = (DIRECT,)
+            found[number] = (DIRECT,)  # in the place of a kernel of its own, which has one way
+        else:
+            square = params["kernel"] == [3, 3] and params["stride"] == params["dilation"] == [1, 1]
+            found[number] = tuple(WORDS if square and not is_int8 else LOOPS)
     return found
 
 
@@ -252,6 +263,7 @@ def measured(key: str, program: Program, make: Make, feeds: Mapping[str, Array],
         before = after = least(partial(_seconds, session, feeds))
         calls = _faster(program, able, _by_call(program, able, session, make, feeds, clock))
         calls = list(_others(program, calls, session, make, feeds, clock))
+        calls = _again(program, calls, session, make, feeds, clock)
         if calls and clock.left():
             other = make(with_algorithms(program, {number: word for number, _, word, *_ in calls}))
             faster = other.session()
@@ -271,30 +283,33 @@ def _by_call(
     program: Program, able: Mapping[int, Sequence[str]], rules: Session, make: Make, feeds: Mapping[str, Array],
     clock: Clock,
 ) -> dict[str, dict[int, float]]:  # fmt: skip
-    """Milliseconds of these calls by algorithm ("": by the rules), each the least of runs in turn."""
-    words = [word for word in ALGORITHMS if any(word in some for some in able.values())]
+    """Milliseconds of these calls by choice ("": by the rules), each the least of runs in turn."""
+    words = [word for word in WORDS if any(word in some for some in able.values())]
     found: dict[str, dict[int, float]] = {"": {}}
     sessions = {"": rules}
     for _ in range(PROFILES):
         for word in ("", *words):
             if not clock.left():
                 return found
+            some = {number: word for number, known in able.items() if word in known}
             if word not in sessions:
-                some = {number: word for number, known in able.items() if word in known}
                 sessions[word] = make(with_algorithms(program, some)).session()
                 sessions[word].run(feeds)
-            times = found.setdefault(word, {})
-            for call in sessions[word].profile(feeds):
-                number = call["call"]
-                if number in able and (word == "" or word in able[number]):
-                    times[number] = min(times.get(number, math.inf), call["ns"] / 1e6)
+            _profile(sessions[word], feeds, found.setdefault(word, {}), able if word == "" else some)
     return found
+
+
+def _profile(session: Session, feeds: Mapping[str, Array], times: dict[int, float], numbers: Collection[int]) -> None:
+    """Takes the milliseconds of these calls in one run, where they are less than before."""
+    for call in session.profile(feeds):
+        if (number := call["call"]) in numbers:
+            times[number] = min(times.get(number, math.inf), call["ns"] / 1e6)
 
 
 def _faster(
     program: Program, able: Mapping[int, Sequence[str]], times: Mapping[str, Mapping[int, float]]
 ) -> list[Chosen]:
-    """The calls for which another algorithm takes clearly less, with that."""
+    """The calls for which another choice takes clearly less, with that."""
     found = []
     for number, words in able.items():
         best = min(words, key=lambda word: times.get(word, {}).get(number, math.inf))
@@ -307,18 +322,37 @@ def _faster(
 def _others(
     program: Program, calls: Sequence[Chosen], rules: Session, make: Make, feeds: Mapping[str, Array], clock: Clock
 ) -> Iterator[Chosen]:
-    """Those that change a bit of the results: what changes none is what the rules take too, and was faster by chance.
-    Sums of int8 are exact in any order, so that bits tell nothing.
+    """Algorithms that change a bit of the results: what changes none is what the rules take too, and was faster by
+    chance. Sums of int8 are exact in any order, and loops change no sum, so that bits tell nothing.
     """
     wanted = rules.run(feeds) if calls else {}
     for item in calls:
         number, _, word, *_ = item
-        if _buffer(program, program["calls"][number]["in"][0])["dtype"] == "int8":
+        if word in LOOPS or _buffer(program, program["calls"][number]["in"][0])["dtype"] == "int8":
             yield item
         elif clock.left():
             found = make(with_algorithms(program, {number: word})).session().run(feeds)
             if any(found[name].tobytes() != wanted[name].tobytes() for name in wanted):
                 yield item
+
+
+def _again(
+    program: Program, calls: Sequence[Chosen], rules: Session, make: Make, feeds: Mapping[str, Array], clock: Clock
+) -> list[Chosen]:  # fmt: skip
+    """Those that are faster when all of them are measured once more: of many alternatives some were so by chance."""
+    choices = {number: word for number, _, word, *_ in calls}
+    if not choices or not clock.left():
+        return []
+    session = make(with_algorithms(program, choices)).session()
+    session.run(feeds)
+    before: dict[int, float] = {}
+    after: dict[int, float] = {}
+    for _ in range(PROFILES):
+        if clock.left():
+            _profile(rules, feeds, before, choices)
+            _profile(session, feeds, after, choices)
+    chosen = {number: (word,) for number, word in choices.items()}
+    return _faster(program, chosen, {"": before, **dict.fromkeys(choices.values(), after)})
 
 
 def _most_apart(program: Program) -> float:
@@ -354,4 +388,3 @@ def _seconds(session: Session, feeds: Mapping[str, Array]) -> float:
     begin = perf_counter()
     session.run(feeds)
     return perf_counter() - begin
-

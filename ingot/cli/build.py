@@ -55,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_lora(parser)
     options.add_sizes(parser)
     parser.add_argument("--tune", type=options.rate, metavar="SECONDS", help="of a net: measure on this machine which "
-                        "algorithm of each convolution is the fastest, how many threads, and with --data which layers "
-                        "are faster in float; kept in OUTPUT.tune.json, by which the next build decides")  # fmt: skip
+                        "algorithm of each convolution, which loops of each product and how many threads are the "
+                        "fastest, and with --data which layers are faster in float; kept in OUTPUT.tune.json, "
+                        "by which the next build decides")  # fmt: skip
     parser.add_argument("--weights-from", choices=("random",), help="random weights: config.json alone will do")
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from (default: 0)")
     parser.add_argument("--no-report", action="store_true", help="compare neither with float32 nor the source")

@@ -77,8 +77,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.result({"programs": programs})
     elif args.why:
         log = _lazy.load("ingot.builder.compile:compile_network")(_network(engine)).log
-        out.text(table([(e.rule, e.where, e.node, e.verdict) for e in log], ("rewrite", "in", "node", "verdict")))
-        out.result({"decisions": [e._asdict() for e in log]})
+        found = [e._asdict() for e in log] + _measured(engine.header["programs"])
+        out.text(table([tuple(one.values()) for one in found], ("rewrite", "in", "node", "verdict")))
+        out.result({"decisions": found})
     else:
         _summary(engine, args, out)
 
@@ -86,6 +87,19 @@ def run(args: argparse.Namespace, out: Output) -> None:
 def open_source(source: str) -> Any:
     """The engine of a file, or of a source that is built in memory."""
     return _lazy.load("ingot.source:open_engine")(source)
+
+
+def _measured(programs: dict[str, Any]) -> list[dict[str, str]]:
+    """What calls take in the place of their kernels' rules, as --tune measured it; like what the passes decided."""
+    return [
+        {"rule": "tune", "where": call.get("where", ""), "node": f"{entry} call {number}, {call['kernel']}",
+         "verdict": f"{name} {call['params'][name]} in the place of the kernel's rules, as measured"}
+        for program in programs.values()
+        for entry, body in program["entries"].items()
+        for number, call in enumerate(body["calls"])
+        for name in ("algorithm", "order", "split")
+        if call.get("kernel") in ("conv_packed", "matmul_packed") and name in call["params"]
+    ]  # fmt: skip
 
 
 def _network(engine: Any) -> Any:

@@ -3,8 +3,8 @@
 // every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A
 // 3x3 convolution of floats with stride 1 goes by Winograd (winograd.h) where that is faster than the level's direct product; groups of
 // few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along the patches (narrow.h). Where a
-// build has measured, the parameter `algorithm` takes the place of these rules, at every level and for every size. An algorithm that
-// the convolution cannot take is as none.
+// build has measured, the parameter `algorithm` takes the place of these rules, at every level and for every size, and `order` and `split` that
+// of the direct product's rules for its loops and for what it deals to workers. An algorithm that the convolution cannot take is as none.
 //
 // Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16, float16 or int8; sums are float32, or of int8 whole
 // numbers which the epilogue gets as float32. The last
@@ -46,6 +46,8 @@ struct Parameters {
   Level level;
   int outside = 0;  // of int8: what lies around x
   Algorithm algorithm = Algorithm::by_rules;
+  Order order = Order::by_rules;
+  Split split = Split::by_rules;
 
   std::int64_t group_channels() const { return channels / groups; }
   std::int64_t group_outputs() const { return outputs / groups; }
@@ -90,7 +92,7 @@ class Convolution : public Kernel {
     const std::int64_t k = window.positions() * p_.group_channels(), rows = x.shape[0] * out[0] * out[1] * out[2];
     const ImagePlan image = image_of(patches_of(window, x, out, 0), x);
     const std::size_t product = image.lines > 0 ? bytes_of_layout<ImageMemory>(image)
-                                                : product_scratch(product_.blocking, rows, p_.group_units(), k, 1, threads);
+                                                : product_scratch(blocking_of(product_.blocking, p_.order), rows, p_.group_units(), k, 1, threads);
     return bytes_of_layout<ProductMemory>(PackedWeight(p_.dtype, k), epilogue_, product);
   }
 
@@ -101,7 +103,7 @@ class Convolution : public Kernel {
     Patches patches = patches_of(*product.window, in[0], product.out, 0);
     const ImagePlan image = image_of(patches, in[0]);
     const double packing = image.lines == 0 ? kPackingPatches : image.packs ? 1 : kPackingImage / static_cast<double>(product.window->positions());
-    const Grid grid = grid_of(rows, p_.groups * units, worker.count, packing, rows_step(product_));
+    const Grid grid = grid_of(p_.split, rows, p_.groups * units, worker.count, packing, rows_step(product_));
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(p_.groups * units, worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last) return;
@@ -118,6 +120,7 @@ class Convolution : public Kernel {
     job.places = places ? &*places : nullptr;
     job.rows = down.last - down.first;
     job.k = k;
+    job.order = p_.order;
     job.parts = 1;
     job.epilogue = epilogue_.job(extras, in.size() - first_extra, memory.epilogue);
     job.scratch = memory.product;
@@ -142,7 +145,7 @@ class Convolution : public Kernel {
 
  private:
   ImagePlan image_of(const Patches& patches, const TensorView& x) const {
-    return product_.tiles ? image_plan(patches, bytes_of(x.dtype), x.shape[0]) : ImagePlan{};
+    return product_.tiles && p_.order != Order::packed ? image_plan(patches, bytes_of(x.dtype), x.shape[0]) : ImagePlan{};
   }
 
   Patches patches_of(const Window& window, const TensorView& x, const Sizes& out, std::int64_t first) const {
@@ -364,6 +367,8 @@ std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, Types in, T
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
   if (params.has("outside")) p.outside = read_outside(params, in[0].dtype);
   if (params.has("algorithm")) p.algorithm = static_cast<Algorithm>(params.choice("algorithm", {"direct", "winograd_2", "winograd_4"}));
+  p.order = read_order(params);
+  p.split = read_split(params);
   Epilogue epilogue(params, 1, in.subspan(2), out, level);
   params.done();
   return std::make_unique<ConvPacked>(name, p, std::move(epilogue), in[1].constant);
@@ -385,7 +390,8 @@ std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, T
 constexpr KernelInfo kKernels[] = {
     {"conv_packed", 1, "x, weight, *extras -> y",
      "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "
-     "pre_padding: integers, dilation: integers, outside?: integer, algorithm?: direct | winograd_2 | winograd_4, epilogue: expression",
+     "pre_padding: integers, dilation: integers, outside?: integer, algorithm?: direct | winograd_2 | winograd_4, "
+     "order?: rows | weights | packed, split?: rows | outputs, epilogue: expression",
      make_conv_packed},
     {"conv_transpose_packed", 1, "x, *weights, *extras -> y",
      "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "

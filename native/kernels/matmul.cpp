@@ -5,6 +5,7 @@
 // Limits: x and b are float32, bfloat16 or float16, the weight is of x's type or narrower (packed_weight.h); sums are float32. In
 // matmul_packed x may be int8 beside a weight of int8 or of 4 bits: sums are whole numbers, of 4 bits those of groups, which the epilogue
 // gets as float32.
+// matmul_packed: `order` and `split` take the place of the rules for its loops and for what it deals to workers, where a build has measured.
 // matmul_packed: y may be int8 or uint8, as the epilogue's last step makes them; rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
 // rows of y are dense.
 #include <algorithm>
@@ -17,8 +18,9 @@ namespace {
 
 class MatmulPacked final : public Kernel {
  public:
-  MatmulPacked(std::int64_t n, std::int64_t k, int parts, PackedWeight weight, Epilogue epilogue, const PackedProduct& product)
-      : n_(n), k_(k), parts_(parts), weight_(weight), epilogue_(std::move(epilogue)), product_(product) {}
+  MatmulPacked(std::int64_t n, std::int64_t k, int parts, Order order, Split split, PackedWeight weight, Epilogue epilogue, const PackedProduct& product)
+      : n_(n), k_(k), parts_(parts), order_(order), split_(split), blocking_(blocking_of(product.blocking, order)), weight_(weight),
+        epilogue_(std::move(epilogue)), product_(product) {}
 
   Scratch plan(Views in, Views out, int threads) const override {
     const TensorView& x = in[0];
@@ -34,7 +36,7 @@ class MatmulPacked final : public Kernel {
     require(row_stride(x, y).has_value(), name, "rows of x must be equally far apart");
     require(row_stride(y, y).has_value(), name, "rows of y must be equally far apart");
     require_extras(name, in, first_extra(), y);
-    const std::size_t product = product_scratch(product_.blocking, at_once(in[0], rows_of(y)), units(), k_, parts_, threads);
+    const std::size_t product = product_scratch(blocking_, at_once(in[0], rows_of(y)), units(), k_, parts_, threads);
     return {0, bytes_of_layout<ProductMemory>(weight_, epilogue_, product)};
   }
 
@@ -47,7 +49,8 @@ class MatmulPacked final : public Kernel {
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView& y = out[0];
     const std::int64_t rows = rows_of(y);
-    const Grid grid = grid_of(rows, units(), worker.count, kPackingRows, rows_step(product_));
+    const bool reads = product_.tiles && panel_bytes(in[0]) <= kWeightsOfCore;
+    const Grid grid = grid_of(split_, rows, units(), worker.count, reads ? kReadingRows : kPackingRows, rows_step(product_));
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(units(), worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last || across.first == across.last) return;
@@ -55,6 +58,7 @@ class MatmulPacked final : public Kernel {
     const auto memory = layout_at<ProductMemory>(worker.local, weight_, epilogue_);
     MatmulJob job{};
     job.k = k_;
+    job.order = order_;
     weight_.place(job, &in[1], across.first * parts_, memory.unpacked);
     job.units = across.last - across.first;
     job.parts = parts_;
@@ -80,17 +84,22 @@ class MatmulPacked final : public Kernel {
     MatmulJob job{};
     job.rows = rows;
     job.k = k_;
+    job.order = order_;
     job.packing = weight_.packing();
     job.parts = parts_;
     if (product_.in_place != nullptr && product_.in_place(job)) return rows;
-    const std::int64_t most = rows_at_once(product_.blocking, units() * parts_ * k_ * kPanel * bytes_of(x.dtype));
-    return most < product_.blocking.rows ? std::min(rows, most) : rows;
+    const std::int64_t most = rows_at_once(blocking_, panel_bytes(x));
+    return most < blocking_.rows ? std::min(rows, most) : rows;
   }
+  std::int64_t panel_bytes(const TensorView& x) const { return units() * parts_ * k_ * kPanel * bytes_of(x.dtype); }
   std::int64_t units() const noexcept { return (n_ + kPanel - 1) / kPanel; }
   std::size_t first_extra() const noexcept { return 1 + weight_.operands(); }
 
   std::int64_t n_, k_;
   int parts_;
+  Order order_;
+  Split split_;
+  Blocking blocking_;
   PackedWeight weight_;
   Epilogue epilogue_;
   const PackedProduct& product_;
@@ -103,6 +112,8 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   Params params(name, json);
   const std::int64_t n = params.integer("n", 1, kLargest), k = params.integer("k", 0, kLargest);
   const int parts = static_cast<int>(params.integer("parts", 1, 2));
+  const Order order = read_order(params);
+  const Split split = read_split(params);
   const std::int64_t group = params.has("group") ? params.integer("group", 8, kLargest) : 0;
   if (in[0].dtype != DType::int8) require_dtype(name, "x", in[0].dtype, kComputeFloats);
   else require(k <= kMostInt8, name, "sums of int8 fit into int32 up to k = 131071");
@@ -114,7 +125,7 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   require_dtype(name, "the scales", scales, {DType::float32, DType::float16});
   Epilogue epilogue(params, parts, in.subspan(1 + weight.operands()), out, level);
   params.done();
-  return std::make_unique<MatmulPacked>(n, k, parts, weight, std::move(epilogue), product_for(level, in[0].dtype, in[1].dtype));
+  return std::make_unique<MatmulPacked>(n, k, parts, order, split, weight, std::move(epilogue), product_for(level, in[0].dtype, in[1].dtype));
 }
 
 /// An operand of a product as two dimensions behind its batches, and how its k lies.
@@ -283,7 +294,8 @@ std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, Types in, Types 
 
 constexpr KernelInfo kKernels[] = {
     {"matmul_packed", 1, "x, weight, scales?, *extras -> y",
-     "n: integer, k: integer, parts: integer, group?: integer, epilogue: expression",
+     "n: integer, k: integer, parts: integer, group?: integer, order?: rows | weights | packed, "
+     "split?: rows | outputs, epilogue: expression",
      make_matmul_packed},
     {"matmul", 1, "a, b -> y", "a_split?: flag, b_split?: flag", make_matmul},
 };

@@ -12,6 +12,17 @@ int read_outside(Params& params, DType x) {
   return outside;
 }
 
+Order read_order(Params& params) {
+  if (!params.has("order")) return Order::by_rules;
+  constexpr Order kOrders[] = {Order::rows, Order::weights, Order::packed};
+  return kOrders[params.choice("order", {"rows", "weights", "packed"})];
+}
+
+Split read_split(Params& params) {
+  if (!params.has("split")) return Split::by_rules;
+  return params.choice("split", {"rows", "outputs"}) == 0 ? Split::rows : Split::outputs;
+}
+
 const PackedProduct& product_for(Level level, DType dtype, DType weight) {
   PackedProduct MatmulTable::*const member = dtype == DType::float32   ? &MatmulTable::float32
                                              : dtype == DType::float16 ? &MatmulTable::float16
@@ -68,8 +79,10 @@ std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t u
   return most;
 }
 
-Grid grid_of(std::int64_t rows, std::int64_t units, int workers, double packing, std::int64_t step) {
+Grid grid_of(Split split, std::int64_t rows, std::int64_t units, int workers, double packing, std::int64_t step) {
+  if (split == Split::rows) return {workers, 1};
   Grid best{1, workers};
+  if (split == Split::outputs) return best;
   double least = 0;
   for (int by_rows = 1; by_rows <= workers; ++by_rows) {
     if (workers % by_rows != 0) continue;

@@ -12,6 +12,13 @@ namespace ingot {
 /// The parameter outside: what lies around x, which is int8.
 int read_outside(Params& params, DType x);
 
+/// What is dealt to workers, where a build has measured it.
+enum class Split : std::uint8_t { by_rules, rows, outputs };
+
+/// The parameters order and split, which may be missing.
+Order read_order(Params& params);
+Split read_split(Params& params);
+
 /// For rows of that type; `weight`: a packed weight's elements (packed_weight.h).
 const PackedProduct& product_for(Level level, DType dtype, DType weight);
 inline const PackedProduct& product_for(Level level, DType dtype) { return product_for(level, dtype, dtype); }
@@ -58,9 +65,12 @@ struct Grid {
 
 /// The split with the least work for the busiest worker. Few rows cost as much as 16: reading the weights dominates; and
 /// packing rows of x again for every column of the grid costs `packing` of a unit. Rows are computed `step`
-/// at a time (rows_step), and weights that few rows meet take as long as one step more.
-Grid grid_of(std::int64_t rows, std::int64_t units, int workers, double packing, std::int64_t step);
+/// at a time (rows_step), and weights that few rows meet take as long as one step more. Or as `split` says.
+Grid grid_of(Split split, std::int64_t rows, std::int64_t units, int workers, double packing, std::int64_t step);
 constexpr std::int64_t rows_step(const PackedProduct& product) { return product.tiles ? 16 : 1; }
 constexpr double kPackingRows = 1.0 / 16, kPackingPatches = 1.0 / 8, kPackingImage = 3;  // kPackingImage: by the number of taps
+/// The same of rows that tiles read beside weights that stay in L2: half of them come from the other core, whose tiles made them.
+constexpr double kReadingRows = 3;
+constexpr std::int64_t kWeightsOfCore = 1 << 20;
 
 }  // namespace ingot

@@ -14,7 +14,7 @@ import ingot
 from ingot import Spec
 from ingot.backends.cpu.spatial import ALGORITHMS
 from ingot.builder import algorithms, measurements
-from ingot.builder.algorithms import alternatives, measured, with_algorithms
+from ingot.builder.algorithms import LOOPS, WORDS, alternatives, measured, with_algorithms
 from ingot.cli.main import main
 from ingot.engine.session import Engine
 from ingot.errors import FileError, UserError
@@ -33,7 +33,14 @@ class Clockwork:
         return self.now
 
 
-Cost = Mapping[tuple[int, str], float]  # milliseconds of a call by its algorithm, "": by the rules
+Cost = Mapping[tuple[int, str], float]  # milliseconds of a call by its choice, "": by the rules, and where none is said
+
+
+def choice_of(call: dict[str, Any]) -> str:
+    """The choice of a call, "" where it goes by the rules."""
+    found = [word for word, (name, value) in WORDS.items() if call["params"].get(name) == value]
+    assert len(found) <= 1
+    return found[0] if found else ""
 
 
 class Pretended:
@@ -41,8 +48,8 @@ class Pretended:
 
     def __init__(self, clock: Clockwork, program: dict[str, Any], cost: Cost, whole: float, output: float) -> None:
         self.clock, self.whole, self.output, self.threads = clock, whole, output, 0
-        words = [call["params"].get("algorithm", "") for call in program["calls"]]
-        self.times = {number: cost[number, word] for number, word in enumerate(words)}
+        words = [choice_of(call) for call in program["calls"]]
+        self.times = {number: cost.get((number, word), cost[number, ""]) for number, word in enumerate(words)}
 
     def session(self, threads: int = 0) -> Pretended:
         self.threads = threads
@@ -77,11 +84,12 @@ TIMES = {
 
 def tuned(
     monkeypatch: pytest.MonkeyPatch, seconds: float = 100.0, whole: float = 0.0, apart: float = 0.0,
-    same: tuple[int, str] | None = None,
+    same: tuple[int, str] | None = None, chance: Cost | None = None,
 ) -> algorithms.Tuned:  # fmt: skip
     """What is tuned of three calls.
 
     whole: milliseconds that a mixture of algorithms costs beside them. same: a call that changes no bit by a word.
+    chance: what calls take too, but in the first runs only.
     """
     clock = Clockwork()
     monkeypatch.setattr(algorithms, "perf_counter", clock)
@@ -89,10 +97,11 @@ def tuned(
     monkeypatch.setattr(algorithms, "processors", lambda: 3)
 
     def make(program: dict[str, Any]) -> Engine:
-        words = [call["params"].get("algorithm", "") for call in program["calls"]]
+        words = [choice_of(call) for call in program["calls"]]
         mixed = len({*words}) > 2
         bits = sum(2.0**-40 for number, word in enumerate(words) if word and (number, word) != same)
-        return cast(Engine, Pretended(clock, program, TIMES, whole * mixed, 1.0 + apart * mixed + bits))
+        cost = {**TIMES, **(chance or {})} if not mixed else TIMES
+        return cast(Engine, Pretended(clock, program, cost, whole * mixed, 1.0 + apart * mixed + bits))
 
     bar = measurements.Clock(seconds, lambda done, total: None, begin=0.0)
     return measured("key", PROGRAM, make, {}, bar)
@@ -124,6 +133,24 @@ def test_what_the_rules_take_too_is_not_chosen(monkeypatch: pytest.MonkeyPatch) 
     assert tuned(monkeypatch, same=(2, "direct")).choices == {0: "winograd_2", 2: "direct"}, "int8: bits tell nothing"
 
 
+def test_loops_are_chosen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They change no bit, and are taken where two measurements say the same."""
+    product = {"kernel": "matmul_packed", "in": [0, 1], "out": [0], "params": {"n": 32}, "where": "head"}
+    monkeypatch.setitem(PROGRAM, "calls", [*PROGRAM["calls"][:2], product])
+    for word in ("order=weights", "split=rows"):
+        monkeypatch.setitem(cast(dict[Any, float], TIMES), (2, word), 1.5)
+        found = tuned(monkeypatch, same=(2, word))
+        assert found.choices == {0: "winograd_2", 2: word}
+        assert f"tune: head: {' '.join(WORDS[word])}, 1.5 ms in the place of 3" in found.lines()
+        assert dict([WORDS[word]]).items() <= json.loads(json.dumps(found.json()))["calls"][1].items()
+        monkeypatch.delitem(cast(dict[Any, float], TIMES), (2, word))
+
+
+def test_what_was_faster_once_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tuned(monkeypatch, chance={(1, "order=rows"): 1.0})
+    assert found.choices == {0: "winograd_2", 2: "direct"}, "with the others call 1 takes what it took"
+
+
 def test_no_measurement_begins_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tuned(monkeypatch, 1e-6)
     assert (found.choices, found.threads) == ({}, [])
@@ -134,9 +161,12 @@ def test_no_measurement_begins_after_the_time(monkeypatch: pytest.MonkeyPatch) -
 def test_which_calls_have_alternatives() -> None:
     calls = [call(), call(x=2), call(kernel=1), call(outputs=4, kernel=1), call(groups=4), {**call(), "in": [0, 0]},
              {**call(), "in": [0, 3]}, {**call(), "kernel": "conv_depthwise"}, call(x=2, groups=4)]  # fmt: skip
-    assert alternatives({**PROGRAM, "calls": calls}) == {
-        0: ALGORITHMS, 3: ("direct",), 4: ("direct",), 6: ALGORITHMS, 8: ("direct",)
+    product = {"kernel": "matmul_packed", "in": [0, 1], "params": {}}
+    every, loops = (*ALGORITHMS, *LOOPS), tuple(LOOPS)
+    assert alternatives({**PROGRAM, "calls": [*calls, product, {**product, "in": [0, 0]}]}) == {
+        0: every, 1: loops, 2: loops, 3: ("direct",), 4: ("direct",), 6: every, 8: ("direct",), 9: loops
     }  # fmt: skip
+    assert [word for word in every if WORDS[word][0] == "algorithm"] == [*ALGORITHMS]
 
 
 # --------------------------------------------------------------------------------------------------------- of builds
@@ -191,6 +221,48 @@ def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.Monk
         assert all(np.array_equal(y, engine.run(x)[name]) for name, y in again.run(x).items())
 
 
+@pytest.mark.parametrize("word", LOOPS)
+def test_loops_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
+    """The same bits, and `inspect --why` says what calls take."""
+    file, saved = tmp_path / "net.tune.json", str(tmp_path / "net.ingot")
+    plain = build(file, "bfloat16")
+    numbers = alternatives(plain.header["programs"]["cpu"]["entries"]["main"])
+    of_file(file, calls=[[number, "", word, 2.0, 1.0] for number in numbers])
+    engine = build(file, "bfloat16")
+    wanted = build(None, "bfloat16", tune=None)
+    x = np.random.default_rng(0).standard_normal((3, 3, 12, 12), np.float32)
+    assert all(np.array_equal(y, wanted.run(x)[name]) for name, y in engine.run(x).items())
+    engine.save(saved)
+    assert main(["inspect", saved, "--why"]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tune")]
+    assert len(said) == len(numbers) > 0
+    assert all(f"{' '.join(WORDS[word])} in the place of the kernel's rules" in line for line in said)
+
+
+class Head(ingot.nn.Module):
+    """One product of many inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = ingot.nn.Linear(640, 96)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(x)
+
+
+def test_an_order_is_the_one_that_runs(tmp_path: Path) -> None:
+    """More rows at a time take more memory."""
+    file = tmp_path / "head.tune.json"
+    words: dict[str, Any] = {"weights_from": "random", "tune": 1.0, "progress": False, "tune_file": file}
+    inputs = {"x": Spec((ingot.Dim("N", 1), 640), "float32")}
+    ingot.build(Head(), inputs, **words)
+    arena = {}
+    for word in ("order=rows", "order=weights"):
+        of_file(file, calls=[[0, "", word, 2.0, 1.0]])
+        arena[word] = ingot.build(Head(), inputs, **words).session(threads=1).planned({"N": 600}).working
+    assert arena["order=rows"] < arena["order=weights"]
+
+
 def test_another_net_or_size_is_measured_anew(tmp_path: Path) -> None:
     file = tmp_path / "net.tune.json"
     build(file)
@@ -223,6 +295,7 @@ def test_a_calibrated_net_is_tuned_in_two_ways(tmp_path: Path) -> None:
         ({"more": 1}, "must have the keys"),
         ({"calls": [[0, "", "winograd_9", 1.0, 1.0]]}, "'winograd_9' for call 0, which cannot take it"),
         ({"calls": [[99, "", "direct", 1.0, 1.0]]}, "'direct' for call 99, which cannot take it"),
+        ({"calls": [[0, "", "order=columns", 1.0, 1.0]]}, "'order=columns' for call 0, which cannot take it"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -261,6 +334,7 @@ def test_what_cannot_be_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_with_algorithms_leaves_the_program_alone() -> None:
     before = json.dumps(PROGRAM)
-    changed = with_algorithms(PROGRAM, {1: "direct"})
+    changed = with_algorithms(PROGRAM, {1: "direct", 2: "split=rows"})
     assert json.dumps(PROGRAM) == before and changed["calls"][1]["params"]["algorithm"] == "direct"
+    assert changed["calls"][2]["params"] == {**PROGRAM["calls"][2]["params"], "split": "rows"}
     assert changed["calls"][0] is PROGRAM["calls"][0]

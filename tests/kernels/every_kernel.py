@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.backends.cpu.product import ORDERS, SPLITS
 from ingot.ops.fused import REQUANTISED, expr_json
 from ingot.ops.mixture import gated_expression
 from ingot.ops.panels import pack_panels
@@ -18,6 +19,7 @@ from tests.kernels.support import Array
 F32, BF16, F16 = np.dtype(np.float32), dtypes.bfloat16.numpy, np.dtype(np.float16)
 I8 = np.dtype(np.int8)
 STATE = "state"
+ORDERS_AND_SPLITS = [("order", order) for order in ORDERS] + [("split", split) for split in SPLITS]
 SUM = [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1]]
 # (value + a per-column operand) * an operand as large as the result + a number per row, at least 0.
 EPILOGUE = {
@@ -179,6 +181,16 @@ def products(dtype: Any) -> Iterator[tuple[str, Case]]:
     yield f"conv_packed {name} groups", convolution(dtype, 70, 12, 2, 0, groups=2)
 
 
+def loops() -> Iterator[tuple[str, Case]]:
+    """Products and convolutions whose loops a build has chosen."""
+    for dtype, (word, value) in itertools.product((F32, BF16, I8), ORDERS_AND_SPLITS):
+        made = F32 if dtype is I8 else dtype
+        (rows,) = linear(dtype, (2, 39), 75, 64, EPILOGUE, extras(2, 39, 75, dtype=made))
+        (conv,) = convolution(dtype, 75, 64, 2, 1)
+        for call in (rows, conv):
+            yield f"{call.kernel} {dtype.name} {word} {value}", [replace(call, params={**call.params, word: value})]
+
+
 def norms(dtype: Any) -> Iterator[tuple[str, Case]]:
     """Norms, rows brought to int8, softmax."""
     name = dtype.name
@@ -269,6 +281,11 @@ def stored_convolutions() -> Iterator[tuple[str, Case]]:
     yield "conv_packed few outputs", convolution(F32, 3, 40, 3, 1, stored=True)
     yield "conv_packed few outputs float16", convolution(np.float16, 1, 40, 5, 1, stored=True)
     yield "conv_packed winograd float16", convolution(np.float16, 40, 20, 3, 1, stored=True)
+    for dtype in (F32, BF16):
+        for word in ("direct", "winograd_2", "winograd_4"):
+            (square,) = convolution(dtype, 40, 20, 3, 1, stored=True)
+            chosen = {**square.params, "algorithm": word}
+            yield f"conv_packed {dtype.name} {word}", [replace(square, params=chosen)]
     taps = {"outputs": 40, "channels": 6, "groups": 1, "kernel": [2, 2], "stride": [2, 2], "dilation": [1, 1]}
     phases = [packed(40, 6, F32) for _ in range(4)]
     operands = [random(F32, 2, 5, 6, 6), *phases, *extras(2, 10, 12, 40)]
@@ -366,6 +383,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         for kind in (products, norms, windows, attention, other_floats):
             yield from kind(dtype)
     yield from stored_convolutions()
+    yield from loops()
     yield "attention step", attention_step(False)
     yield "attention step, fused", attention_step(True)
     table = Call("rope_table", [integers(99, 6), random(F32, 5)], [(F32, (6, 5))] * 2, {"scale": 1.0})

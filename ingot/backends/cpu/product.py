@@ -15,6 +15,9 @@ from ingot.ops.lowering import INT4_GROUPS, PRODUCT
 from ingot.ops.mixture import gated_expression
 
 FLOAT64 = (dtypes.float64,)
+# Of a product's loops, and what is dealt to threads, where a build has measured; else by the kernel's own rules.
+ORDERS, SPLITS = ("rows", "weights", "packed"), ("rows", "outputs")
+MEASURED = f"order?: {' | '.join(ORDERS)}, split?: {' | '.join(SPLITS)}"
 SIGNED = (dtypes.int8, dtypes.int32, dtypes.int64)
 
 
@@ -51,7 +54,7 @@ def _moe(op: Any, node: Node) -> dict[str, Any] | Refusal:
 KERNELS = (
     Kernel(
         "matmul_packed",
-        params="n: integer, k: integer, parts: integer, group?: integer, epilogue: expression",
+        params=f"n: integer, k: integer, parts: integer, group?: integer, {MEASURED}, epilogue: expression",
         operands=(
             Operand("x", SUMMED, Reads.ROWS),
             Operand("weight", ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn), layouts=("panels",)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from ingot import dtypes
 from ingot.backends.cost import Call, size, taps
+from ingot.backends.cpu.product import MEASURED
 from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
@@ -101,7 +102,8 @@ def _blended(c: Call) -> int:
 KERNELS = (
     Kernel(
         "conv_packed",
-        params=f"{CONVOLUTION}, outside?: integer, algorithm?: {' | '.join(ALGORITHMS)}, epilogue: expression",
+        params=f"{CONVOLUTION}, outside?: integer, algorithm?: {' | '.join(ALGORITHMS)}, {MEASURED}, "
+        "epilogue: expression",
         operands=(
             Operand("x", SUMMED, INNER),
             Operand("weight", ("x",), layouts=("panels of groups",)),

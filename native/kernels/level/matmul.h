@@ -55,14 +55,37 @@ struct Blocking {
   int rows, long_rows, depth, shallow, group, wide;
   std::int64_t kept;
   int near_rows = 0;
+  int few_rows = 56;  // of a pass by Order::rows: whole register tiles
 };
 constexpr Blocking kVectorBlocking = {128, 128, 128, 2, 8, 24, 1 << 17};  // x packed as float32
 constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products, and int8 without VNNI
-constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 16, 1 << 19};    // AMX
+constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 16, 1 << 19, 0, 64};    // AMX
 constexpr Blocking kQuadBlocking = {512, 128, 512, 4, 4, 6, 1 << 19, 56};  // int8
-constexpr Blocking kTileQuadBlocking = {512, 512, 512, 8, 8, 8, 1 << 20};  // int8 on AMX
+constexpr Blocking kTileQuadBlocking = {512, 512, 512, 8, 8, 8, 1 << 20, 0, 64};  // int8 on AMX
 constexpr Blocking kNibbleBlocking = {512, 128, 512, 4, 4, 6, 1 << 19};   // int8 with weights of 4 bits
 constexpr std::int64_t kLong = 640, kLine = 64, kNearWeights = 256 << 10;
+
+/// The order of a product's loops, where a build has measured it; sums are the same in each. Rows are dealt to workers before.
+enum class Order : std::uint8_t {
+  by_rules,  // by sizes: this file, matmul_in_place.h and matmul_amx_tiles.h have the rules
+  rows,      // few rows meet all panels before the next rows do, and stay near: Blocking::few_rows, of tiles 128
+  weights,   // kManyRows pass a panel, which stays near, before they meet the next one
+  packed,    // rows that could be read from where they lie are packed by blocks of k
+};
+constexpr int kManyRows = 512;
+
+/// A level's blocking for that order.
+constexpr Blocking blocking_of(Blocking blocking, Order order) {
+  if (order != Order::rows && order != Order::weights) return blocking;
+  const int rows = order == Order::weights ? kManyRows : blocking.few_rows;
+  if (rows > blocking.rows) {  // sums of a group take as much memory as before
+    blocking.group = blocking.group * blocking.rows / rows;
+    blocking.wide = blocking.wide * blocking.rows / rows;
+  }
+  blocking.rows = blocking.long_rows = rows;
+  blocking.near_rows = 0;
+  return blocking;
+}
 
 /// Most k of a product of int8: sums of so many products of -128 and -128 fit into int32.
 constexpr std::int64_t kMostInt8 = (std::int64_t{1} << 31) / (128 * 128) - 1;
@@ -117,6 +140,7 @@ struct MatmulJob {
   const ImagePlan* image;      // or null: the image that the patches are read from; `scratch` is ImageMemory then
   const RowPlaces* places;     // or null: row r is row r
   std::int64_t rows, k;
+  Order order;
   const std::byte* w;          // the first unit
   Packing packing;
   const std::byte* scales;     // int4: of the first unit

@@ -233,7 +233,7 @@ struct PanelSteps {
   const std::byte* tail;  // its last step, where that lies elsewhere; or null
 };
 
-static_assert(kBlockSums == 2 * 16 * kPanel);
+static_assert(kBlockSums == 2 * 16 * kPanel && kManyRows / 32 == kMostPairs);
 
 /// Where the sums of a block go that are still in their tiles; count: tiles of rows, 0 where there are none.
 struct Pending {
@@ -337,6 +337,8 @@ constexpr std::int64_t kOnceAhead = 8 << 10;    // bytes that weights are fetche
 /// are kept between parts of a panel: in L1, unless weights beyond L2 then came for too few rows.
 INGOT_INLINE std::int64_t pairs_at_once(const MatmulJob& job, const TileRows& rows, std::int64_t bytes, bool far, std::int64_t pairs, int steps,
                                         int parts) {
+  if (job.order == Order::rows) return smaller(pairs, kMostPairs / 4);
+  if (job.order == Order::weights) return smaller(pairs, kManyRows / 32);
   constexpr std::int64_t kWeightsOfAPair = 64 << 10;  // from L2: more of them for each one take longer than their products
   const std::int64_t weights = steps * kStepBytes * job.units, least = larger(weights / kWeightsOfAPair, 4);
   if (parts > 1) return smaller(pairs, weights <= kNearWeights ? kMostPairs / 4 : kMostPairs);
@@ -423,7 +425,7 @@ template <class T>
 INGOT_INLINE bool is_dense(const MatmulJob& job) {
   const std::int64_t bytes = job.k * (int)sizeof(T);
   const Packing own = sizeof(T) == 1 ? Packing::int8 : Packing::same;
-  return job.patches == nullptr && job.runs.length == 0 && job.packing == own && job.parts == 1 && job.rows >= 16 && job.k > 0 &&
+  return job.order != Order::packed && job.patches == nullptr && job.runs.length == 0 && job.packing == own && job.parts == 1 && job.rows >= 16 && job.k > 0 &&
          bytes % 64 == 0 && (bytes <= kNearSteps * 64 || smaller(job.rows, kMostPairs * 32) * bytes <= kNearRows);
 }
 

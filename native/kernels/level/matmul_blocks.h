@@ -328,20 +328,21 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
 template <class Kind>
 INGOT_INLINE void run_rows(const MatmulJob& job, RowsEnd& end, bool ended, std::int64_t first, std::int64_t last) {
   PassSizes sizes;
+  const Blocking blocking = blocking_of(Kind::blocking, job.order);
   const bool same = job.packing == Packing::same;
   const std::int64_t depth = same ? Kind::w_depth : packed_depth(job.packing), bytes = same ? Kind::w_bytes : kPackedBytes;
   sizes.panel_bytes = (job.k + depth - 1) / depth * bytes;
   sizes.block_bytes = Kind::blocking.depth / depth * bytes;
   sizes.blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
-  const int most = pass_rows(Kind::blocking, job.k, job.units * job.parts * sizes.panel_bytes);
+  const int most = pass_rows(blocking, job.k, job.units * job.parts * sizes.panel_bytes);
   const std::int64_t all_rows = last - first, passes = (all_rows + most - 1) / most;
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     const std::int64_t first_row = first + all_rows * pass / passes;
     const std::int64_t rows = first + all_rows * (pass + 1) / passes - first_row;
-    const bool kept = keeps_rows(Kind::blocking, rows, job.k);
+    const bool kept = keeps_rows(blocking, rows, job.k);
     // Kept rows whose products end them need sums for the panels of one product only.
     const bool all = kept && ended;
-    const std::int64_t group = all ? job.units : smaller(group_of(Kind::blocking, job.rows, rows, job.k), job.units);
+    const std::int64_t group = all ? job.units : smaller(group_of(blocking, job.rows, rows, job.k), job.units);
     sizes.padded_rows = round_up(rows, 16);
     sizes.stride = all ? smaller(rows <= Kind::two_panels_rows ? 2 : 1, job.units) * kPanel : stride_of(group);
     sizes.part_stride = part_bytes(rows, sizes.stride) / 4;

@@ -42,7 +42,7 @@ struct PlacedRows {
 /// that leave tiles low.
 inline bool lies_in_place(const MatmulJob& job, int height, PlacedRows& placed) {
   const auto whole = [](std::int64_t bytes) { return bytes % 4 == 0; };
-  if (job.packed || job.parts != 1 || job.runs.length != 0 || job.k == 0 || job.rows < kShortestLine) return false;
+  if (job.order == Order::packed || job.packed || job.parts != 1 || job.runs.length != 0 || job.k == 0 || job.rows < kShortestLine) return false;
   if (job.patches == nullptr) {
     placed.x = job.x;
     placed.row_stride = job.x_stride;
@@ -156,6 +156,8 @@ inline Placed place_rows(const MatmulJob& job, std::int64_t first, std::int64_t 
 /// Rows of a pass: so many that what they read stays near while all panels pass, in L1 beside weights that stay in L2, otherwise in L2.
 inline std::int64_t rows_in_place(const MatmulJob& job, const PlacedRows& placed, std::int64_t weights) {
   constexpr std::int64_t kNear = 24 << 10, kFar = 256 << 10, kLeast = 56;
+  if (job.order == Order::rows) return kLeast;
+  if (job.order == Order::weights) return kManyRows;
   const std::int64_t of_row = job.patches == nullptr ? job.k : placed.row_stride * job.patches->axis[1].stride;
   const std::int64_t most = (weights <= kNearWeights ? kNear : kFar) / larger(of_row, 1);
   return smaller(larger(most, kLeast), kMostRows);
