@@ -59,7 +59,7 @@ def gpu_nets_int8(options: Options) -> Result:
         begin = perf_counter()
         engine = ingot.quantize(
             module, samples, (spec.inputs(2),), precision="float16", dynamic={"x": spec.dynamic}, errors=False,
-            report=False,
+            report=False, always_int8=True,
         )  # fmt: skip
         result.add(f"{name}: calibrate and build", perf_counter() - begin, "s")
         session, x = engine.session(device="cuda"), spec.inputs(1).numpy()

@@ -60,7 +60,7 @@ def _digits(result: Result, options: Options) -> None:
     example, dynamic = (torch.zeros(2, 1, 8, 8),), {"input": {0: "N"}}
     float32 = ingot.build(net, example, dynamic=dynamic)
     data = np.split(x[:CALIBRATED_ON], CALIBRATED_ON // BATCH)
-    whole = ingot.quantize(net, data, example, dynamic=dynamic)
+    whole = ingot.quantize(net, data, example, dynamic=dynamic, always_int8=True)
     wanted, given = labels[TRAINED_ON:], {"input": x[TRAINED_ON:]}
 
     def accuracy(engine: Any) -> float:
@@ -104,7 +104,8 @@ def _trained(result: Result, model: Any, options: Options) -> None:
     dims = dict(model.dims) or None
     float32 = ingot.build(str(model.file), dims, report=False)
     (name,) = (v.name for v in float32.inputs)
-    whole = ingot.quantize(str(model.file), [{name: x} for x in crops[1:]], dims, errors=False, report=False)
+    data = [{name: x} for x in crops[1:]]
+    whole = ingot.quantize(str(model.file), data, dims, errors=False, report=False, always_int8=True)
     given = {name: crops[0]}
     wanted, found = float32.run(given), whole.run(given)
     most = max(float(np.abs(found[k] - wanted[k]).max() / np.abs(wanted[k]).max()) for k in wanted)

@@ -86,8 +86,9 @@ def _built(name: str, module: Any, precision: str) -> tuple[Any, float]:
     if precision == "int8":
         around = AROUND.get(name) if _has_bfloat16() else None
         engine = ingot.quantize(
-            module, _samples(name), inputs, precision=around, dynamic=dynamic, errors=False, report=False
-        )
+            module, _samples(name), inputs, precision=around, dynamic=dynamic, errors=False, report=False,
+            always_int8=True,
+        )  # fmt: skip
     else:
         engine = ingot.build(module, inputs, precision=precision, dynamic=dynamic)
     took = time.perf_counter() - begin

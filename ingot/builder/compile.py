@@ -27,7 +27,7 @@ from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan, placed, weight_scales
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.quantize import quantized
-from ingot.passes.rewrite import Log
+from ingot.passes.rewrite import Event, Log
 from ingot.passes.smooth import factors
 from ingot.passes.weights import recipe_of
 from ingot.passes.zero_points import stored_zeros
@@ -67,6 +67,15 @@ def compile_network(
     beside = (*stored_zeros(made), *factors(network), *(() if plan is None else weight_scales(made)))
     kept = {v.name: v for v in beside}
     return Compiled(target, lowered, program, {**kept, **builder.weights}, builder.host_calls, log)
+
+
+def decisions(network: Network, config: Mapping[str, Any]) -> Log:
+    """Why layers of an engine with this config stay float, where it was calibrated; and what the passes rewrote of the
+    network as it is computed, and what not."""
+    plan = Plan.of(config)
+    floats = [choice for choice in plan.layers if choice.scale is None] if plan is not None else []
+    stay = [Event("int8", choice.name, choice.op, f"stays float: {choice.why}") for choice in floats]
+    return [*stay, *compile_network(network, plan=plan).log]
 
 
 def _is_compact(parameter: Value) -> bool:

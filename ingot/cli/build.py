@@ -86,6 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        "layers stay float until it is kept")  # fmt: skip
     group.add_argument("--keep", action="append", metavar="NAME", help="leave layers float: a name with * and ?, "
                        "first, or last; repeatable")  # fmt: skip
+    group.add_argument("--always-int8", action="store_true", help="int8 even if runs on this machine show that the net "
+                       "is clearly slower then (default: it stays float)")  # fmt: skip
     parser.add_argument(
         "--check-stages", action="store_true", help="run the network after every pass; stop where numbers change (slow)"
     )
@@ -206,6 +208,7 @@ def _check_calibration(args: argparse.Namespace) -> None:
     if args.data is None:
         names = ("method", "budget", "keep", "smooth")
         given = [f"--{name}" for name in names if getattr(args, name) is not None]
+        given += ["--always-int8"] if args.always_int8 else []
         if given:
             raise UserError(f"{', '.join(given)} is for a calibration: give its data too, --data FILE")
         if args.report is not None:
@@ -229,6 +232,7 @@ def _calibrated(args: argparse.Namespace, path: str, words: dict[str, Any]) -> A
         method=args.method or "auto",
         budget=args.budget,
         keep=args.keep or (),
+        always_int8=args.always_int8,
         smooth=args.smooth,
         kv=args.kv or "same",
         device=args.device,

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
                 out.text(_calls(body))
         out.result({"programs": programs})
     elif args.why:
-        log = _lazy.load("ingot.builder.compile:compile_network")(_network(engine)).log
+        log = _lazy.load("ingot.builder.compile:decisions")(_network(engine), engine.config)
         found = [e._asdict() for e in log] + _measured(engine.header["programs"])
         out.text(table([tuple(one.values()) for one in found], ("rewrite", "in", "node", "verdict")))
         out.result({"decisions": found})

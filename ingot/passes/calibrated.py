@@ -101,8 +101,9 @@ class Plan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What it adds to an engine's config."""
-        return {"weights": "int8", "activations": "int8", KEY: self.json()}
+        """What it adds to an engine's config: the words of int8 only where a layer is."""
+        any_int8 = any(choice.scale is not None for choice in self.layers)
+        return {**({"weights": "int8", "activations": "int8"} if any_int8 else {}), KEY: self.json()}
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Plan | None:

@@ -33,6 +33,7 @@ class Options:
     batches: int | None
     tune: float | None = None
     tune_file: str | os.PathLike[str] | None = None
+    always_int8: bool = False
 
     def __post_init__(self) -> None:
         """Raises UserError for a wrong word, and for words that do not go together."""
@@ -50,6 +51,8 @@ class Options:
             if value is not None and (type(value) is not int or value < 1):
                 raise UserError(f"{name} must be an int of at least 1, not {value!r:.60}")
         check_tune(self.tune, self.tune_file)
+        if self.always_int8 and self.tune is not None:
+            raise UserError("tune leaves layers float, and always_int8 none: give one of them")
 
     @property
     def magnitudes(self) -> float:
@@ -65,7 +68,7 @@ class Options:
     def of_nets(self) -> list[str]:
         """The words that were given and that mean nothing for a language model."""
         given = {"method": self.method != AUTO, "budget": self.budget is not None, "metric": self.metric is not None,
-                 "keep": bool(self.keep), "tune": self.tune is not None}  # fmt: skip
+                 "keep": bool(self.keep), "tune": self.tune is not None, "always_int8": self.always_int8}  # fmt: skip
         return [word for word, is_given in given.items() if is_given]
 
 

@@ -30,7 +30,7 @@ from ingot.quantization.data import Batches
 from ingot.quantization.options import FIRST, LAST, Metric, Options, check_smooth
 from ingot.quantization.places import word_of
 from ingot.quantization.ranges import AUTO
-from ingot.quantization.report import Report, check_name, measured, write_accuracy
+from ingot.quantization.report import Report, Speed, check_name, measured, write_accuracy
 from ingot.quantization.running import Array, Feeds, Made, Maker
 from ingot.quantization.search import FIRST_METHOD, Search
 from ingot.quantization.seen import Seen
@@ -69,6 +69,7 @@ def quantize(
     batches: int | None = MOST_BATCHES,
     tune: float | None = None,
     tune_file: str | os.PathLike[str] | None = None,
+    always_int8: bool = False,
     smooth: float | None = None,
     kv: str = SAME,
     device: str | Device | None = None,
@@ -110,6 +111,9 @@ def quantize(
             `ingot.build` which algorithms of convolutions. No new measurement begins after that.
         tune_file: where this is kept (JSON). If it holds this network's, nothing is measured, and equal files give
             equal engines.
+        always_int8: whether a net is built in int8 even if a few runs on this machine show that it is clearly slower
+            then; by default it stays float. Equal data and options give equal engines only with it, or with a
+            tune_file.
         smooth: of a language model, from 0 to 1: how far channels that are large in the rows of a product are made
             smaller there and larger in its weights. Default: what leaves the smallest error of each product.
         kv: of a language model, as for `ingot.build`.
@@ -131,8 +135,9 @@ def quantize(
     check_words(precision, None, kv=kv)
     check_smooth(smooth)
     options = Options(
-        method, percentile, budget, metric, keep, bias_correction, errors, samples, batches, tune, tune_file
-    )
+        method, percentile, budget, metric, keep, bias_correction, errors, samples, batches, tune, tune_file,
+        always_int8,
+    )  # fmt: skip
     if report_file is not None:
         check_name(report_file)
     calibration = Calibration(data, options, smooth is not None or kv != SAME, device_of(device))
@@ -226,6 +231,8 @@ class Calibration:
         self.error: float | None = None  # of the plan's outputs, from those in float
         self.clipped: dict[str, float] = {}  # by layer the share of its input's values
         self.tuning: Tuning | None = None
+        self.speed: tuple[frozenset[str], Speed] | None = None  # with these layers in int8
+        self.not_taken: Speed | None = None  # of int8, where the net stays float for it
         self.remarks: list[str] = []
         self.budget = None if options.tune is None else Budget(options.tune, options.tune_file)
 
@@ -280,7 +287,7 @@ class Calibration:
             search = Search(network, make, ready, seen, self.float, self.options, phases, behind)
         if self.budget is not None:
             choices = self._tuned(search, choices, phases, self.budget)
-        plan = search.plan(choices)
+        plan = search.plan(choices, lambda choices: self._paying(search, choices, phases))
         self.error, self.clipped = plan.facts["error"], seen.clipped(plan.layers)
         best = search.made(plan.layers)
         return Calibrated(plan, self.feeds, best.compiled, best.tensors)
@@ -307,6 +314,28 @@ class Calibration:
             self.remarks.append(f"tune: {file} was measured at {self.tuning.isa}, and this machine has {here}")
         return _in_float(choices, frozenset(self.tuning.floats))
 
+    def _paying(self, search: Search, choices: list[Choice], phases: Phases) -> list[Choice]:
+        """The choices; all layers in float where int8 takes clearly longer and nobody asked for it all the same.
+
+        The reason that stays in the engine has no times, so that equal decisions give equal engines.
+        """
+        names = _int8(choices)
+        if self.budget is not None or not names:
+            return choices
+        with phases.phase("measure"):
+            speed = measured(search.made(choices).engine, search.float, self.feeds, self.timed, precise=False)
+        self.speed = names, speed
+        if not speed.is_slower or self.options.always_int8 or self.device.is_architecture:
+            return choices
+        self.not_taken = speed
+        why = f"a run of the net is faster in float, as measured on this machine ({speed.isa})"
+        self.remarks.append(
+            f"int8: it does not pay on this machine ({speed.isa}): a run of {speed.batch} sample(s) takes "
+            f"{speed.int8_ms:.3g} ms, and {speed.float_ms:.3g} ms in float, so that the net stays float; always_int8 "
+            "(--always-int8) builds it in int8 all the same, and tune leaves single layers float"
+        )
+        return [c.in_float(why) if c.scale is not None else c for c in choices]
+
     def conclude(self, engine: Engine, phases: Phases, report_file: str | None) -> None:
         """What is measured of the engine that was built: remarks in its log, a self test, and the report as a file."""
         found = None
@@ -331,8 +360,9 @@ class Calibration:
         assert self.float is not None
         algorithms = engine.summary.tuned
         report = dataclasses.replace(
-            Report.of(engine), tuning=self.tuning, clipped=self.clipped, algorithms=algorithms
-        )
+            Report.of(engine), tuning=self.tuning, clipped=self.clipped, algorithms=algorithms,
+            not_taken=self.not_taken,
+        )  # fmt: skip
         int8 = [choice for choice in report.plan.layers if choice.scale is not None]
         if self.error is not None and self.error > LARGE:
             worst = sorted((c for c in int8 if c.error is not None), key=lambda c: -(c.error or 0.0))[:3]
@@ -340,17 +370,25 @@ class Calibration:
             self.remarks.append(
                 f"int8: the outputs have a relative error of {self.error:.2g}{most}: a budget leaves layers float"
             )
-        if not int8:
+        if not int8 and self.not_taken is None:
             self.remarks.append(f"int8: all {len(report.plan.layers)} layers are float: {_whys(report.plan.layers)}")
         doubted = self.options.tune is None and bool(int8)
-        if whole or doubted:
-            speed = measured(engine, self.float, self.feeds, self.timed, precise=whole)
+        if int8 and (whole or doubted):
+            known = self.speed is not None and self.speed[0] == _int8(report.plan.layers) and not whole
+            speed = self.speed[1] if self.speed is not None and known else measured(
+                engine, self.float, self.feeds, self.timed, precise=whole
+            )  # fmt: skip
             report = dataclasses.replace(report, speed=speed)
         if doubted:
             self.remarks += report.doubts
         if int8 and self.device.is_architecture:
             self.remarks.append(f"int8: {ELSEWHERE.format(self.device)}")
         return report
+
+
+def _int8(choices: Sequence[Choice]) -> frozenset[str]:
+    """The names of the layers in int8."""
+    return frozenset(choice.name for choice in choices if choice.scale is not None)
 
 
 def _in_float(choices: Sequence[Choice], names: frozenset[str]) -> list[Choice]:

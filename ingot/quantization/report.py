@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.passes.calibrated import Choice, Plan
 from ingot.quantization.chart import Bar, chart
-from ingot.quantization.places import placed, seconds_of, word_of
+from ingot.quantization.pays import Pairs, is_faster, is_slower, run_in_turn
+from ingot.quantization.places import own_seconds_of, placed, seconds_of, word_of
 from ingot.quantization.running import Feeds, samples_of
 from ingot.quantization.tuning import Tuning, profiled
 from ingot.strict_json import finite
@@ -29,13 +30,15 @@ KINDS = (".svg", ".json")
 
 @dataclass(frozen=True)
 class Speed:
-    """Milliseconds of a run in float and in int8 on one machine, by whole runs and by layer (name, float, int8)."""
+    """Milliseconds of a run in float and in int8 on one machine, each the least of some: of whole runs, and by layer
+    (name, float, int8)."""
 
     float_ms: float
     int8_ms: float
     layers: tuple[tuple[str, float, float], ...]
     batch: int  # samples of a run
     isa: str  # the level of instructions; of a GPU its name
+    is_slower: bool = False  # whether int8 takes clearly longer, see `pays`
 
     @property
     def ratio(self) -> float:
@@ -53,7 +56,7 @@ class Report:
     """The plan that an engine was built by, and the speed and what was tuned, where that was measured.
 
     clipped: by layer the share of its input's values in the calibration that became ±127 though they were larger, where
-    that is known.
+    that is known. not_taken: the speed of the net in int8, where it stays float for that.
     """
 
     plan: Plan
@@ -61,6 +64,7 @@ class Report:
     tuning: Tuning | None = None
     clipped: Mapping[str, float] = field(default_factory=dict)
     algorithms: Tuned | None = None
+    not_taken: Speed | None = None
 
     @classmethod
     def of(cls, engine: Engine) -> Report:
@@ -76,11 +80,11 @@ class Report:
             {**{k: v for k, v in choice.json().items() if k != "shift"}, "clipped": self.clipped.get(choice.name)}
             for choice in self.plan.layers
         ]
-        speed = None if self.speed is None else self.speed.json()
+        speed, not_taken = (None if one is None else one.json() for one in (self.speed, self.not_taken))
         tuning = None if self.tuning is None else {k: v for k, v in asdict(self.tuning).items() if k != "key"}
         algorithms = None if self.algorithms is None else self.algorithms.json()
         return {"schema": 1, **self.plan.facts, "layers": layers, "speed": speed, "slower": self.slower,
-                "tuning": tuning, "algorithms": algorithms}  # fmt: skip
+                "not_taken": not_taken, "tuning": tuning, "algorithms": algorithms}  # fmt: skip
 
     @property
     def headline(self) -> str:
@@ -94,6 +98,8 @@ class Report:
         words += [f"at most {largest:.2g} of the largest"] if isinstance(largest, int | float) else []
         if (speed := self.speed) is not None:
             words.append(f"{speed.ratio:.2f} times as fast at batch {speed.batch} ({speed.isa})")
+        if (speed := self.not_taken) is not None:
+            words.append(f"float, for int8 is {speed.ratio:.2f} times as fast at batch {speed.batch} ({speed.isa})")
         return ", ".join(words)
 
     @property
@@ -190,26 +196,28 @@ def _times(before: float, after: float) -> str:
 
 
 def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, precise: bool = True) -> Speed:
-    """An engine in int8 beside one in float on the same inputs, in turn: PAIRS runs. By layer on the CPU alone: a GPU's
-    kernels join what stands around a layer. Unless it should be `precise` the runs by layer are all there are, or LEAST
-    pairs on a GPU.
+    """An engine in int8 beside one in float on the same inputs, in turn, as a whole and, on the CPU, by layer: a GPU's
+    kernels join what stands around a layer.
+
+    precise: PAIRS runs. Else, on the CPU, the runs by layer if int8 is clearly faster in all of them, or what runs take
+    of the processor on a thread alone: where other programs run, threads wait for each other, and how long a run takes
+    changes from one to the next.
     """
-    sessions = {"float": other.session(device=device), "int8": engine.session(device=device)}
-    on_cpu, given = device.runtime.name == DEFAULT, placed(feeds, device)
+    sessions = other.session(device=device), engine.session(device=device)
     names = [choice.name for choice in Report.of(engine).plan.layers]
-    batch, where = samples_of(engine, feeds), word_of(device)
-    layers: tuple[tuple[str, float, float], ...] = ()
-    if on_cpu:  # these warm up
-        found = profiled(sessions["float"], sessions["int8"], feeds, names)
-        layers = tuple(found.layers)
-        if not precise:
-            return Speed(*found.whole, layers, batch, where)
-    for session in sessions.values():
-        for _ in range(0 if on_cpu else UNTIL_CAPTURED + 1):
-            seconds_of(session, given)
-    times: dict[str, list[float]] = {name: [] for name in sessions}
-    for _ in range(PAIRS if precise else LEAST):
-        for name, session in sessions.items():
-            times[name].append(seconds_of(session, given) * 1e3)
-    one, two = (statistics.median(times[name]) for name in sessions)
-    return Speed(one, two, layers, batch, where)
+    given, where = placed(feeds, device), word_of(device)
+    plain, int8 = (partial(seconds_of, session, given) for session in sessions)
+    if device.runtime.name == DEFAULT:  # these warm up
+        layers, pairs = profiled(*sessions, feeds, names)
+    else:
+        layers, pairs = [], Pairs()
+        for run in (plain, int8):
+            for _ in range(UNTIL_CAPTURED + 1):
+                run()
+    if precise or not pairs:
+        pairs = run_in_turn(plain, int8, PAIRS if precise else LEAST)
+    elif not is_faster(pairs):
+        plain, int8 = (partial(own_seconds_of, one.session(1), feeds) for one in (other, engine))
+        pairs, where = run_in_turn(plain, int8, LEAST, warm=True), f"{where}, one thread"
+    one, two = (min(times) * 1e3 for times in zip(*pairs, strict=True))
+    return Speed(one, two, tuple(layers), samples_of(engine, feeds), where, is_slower(pairs))

@@ -64,20 +64,25 @@ class Search:
         self._made: dict[tuple[Choice, ...], tuple[Made, Tried]] = {}
         self._shift_of: dict[int, tuple[float, ...]] = {}
 
-    def plan(self, choices: list[Choice]) -> Plan:
+    def plan(self, choices: list[Choice], faster: Callable[[list[Choice]], list[Choice]]) -> Plan:
+        """The plan from the first choices on. faster: leaves those float that are, before errors are measured."""
         with self.phases.phase("choose"):
             self.wanted.begin([*self.all, *self.few])
             for better in (self._by_rows, self._corrected, self._by_method):
                 choices = self._settled(better(choices))
+        choices = self._settled(faster(choices))
+        if all(choice.scale is None for choice in choices):
+            return Plan(tuple(choices), {**self._sampled(), "error": 0.0, "largest": 0.0})
         if self.options.errors:
             choices = self._with_errors(choices)
         if self.options.budget is not None:
             with self.phases.phase("budget") as done:
                 choices = self._within(choices, done)
         error = self._apart(choices, self.all)
-        facts = {**self.facts, "samples": sum(samples_of(self.ready, kept) for kept in self.seen.kept),
-                 "error": error.relative, "largest": error.largest}  # fmt: skip
-        return Plan(tuple(choices), facts)
+        return Plan(tuple(choices), {**self._sampled(), "error": error.relative, "largest": error.largest})
+
+    def _sampled(self) -> dict[str, Any]:
+        return {**self.facts, "samples": sum(samples_of(self.ready, kept) for kept in self.seen.kept)}
 
     def _by_rows(self, choices: list[Choice]) -> list[Choice]:
         """The choices with a scale for each row of the products' inputs, where most layers are products and one for the

@@ -122,12 +122,12 @@ def tuned(
 
 
 class Profiled(NamedTuple):
-    """Milliseconds in float and in int8, each the least of some runs: by layer (name, float, int8), and of all calls
-    of a run together.
+    """Milliseconds in float and in int8 by layer (name, float, int8), each the least of some runs; and seconds of all
+    calls of each pair of runs together.
     """
 
     layers: list[tuple[str, float, float]]
-    whole: tuple[float, float]
+    runs: list[tuple[float, float]]
 
 
 def profiled(plain: Session, int8: Session, feeds: Feeds, names: Sequence[str]) -> Profiled:
@@ -138,8 +138,7 @@ def profiled(plain: Session, int8: Session, feeds: Feeds, names: Sequence[str]) 
             found.append(_by_place(session.profile(feeds)))
     one, two = ({name: min(run[name] for run in some if name in run) for name in some[0]} for some in runs)
     layers = [(name, one[name], two[name]) for name in names if name in one and name in two]
-    floats, int8s = (min(sum(run.values()) for run in some) for some in runs)
-    return Profiled(layers, (floats, int8s))
+    return Profiled(layers, [(sum(a.values()) / 1e3, sum(b.values()) / 1e3) for a, b in zip(*runs, strict=True)])
 
 
 def _by_place(calls: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -269,7 +269,8 @@ def wide(**words: Any) -> tuple[Engine, Array]:
     w = n.parameter("w", Spec((2, 2, 1, 1), "float32"))
     n.output("y", F.conv(x, w, stride=(1, 1), pre_padding=(0, 0), post_padding=(0, 0), dilation=(1, 1)))
     data = np.random.default_rng(3).standard_normal((8, 2, 64, 64)).astype(np.float32)
-    return ingot.quantize(n, [data], weights={"w": np.eye(2, dtype=np.float32).reshape(2, 2, 1, 1)}, **words), data
+    weights = {"w": np.eye(2, dtype=np.float32).reshape(2, 2, 1, 1)}
+    return ingot.quantize(n, [data], weights=weights, always_int8=True, **words), data
 
 
 def test_the_method_is_chosen_by_the_outputs_error(engine: Engine) -> None:

@@ -16,8 +16,7 @@ from ingot.builder import measurements
 from ingot.engine.session import Engine, Session
 from ingot.errors import FileError, UserError
 from ingot.passes.calibrated import Plan
-from ingot.quantization import places, report, tuning
-from ingot.quantization.tuning import Profiled
+from ingot.quantization import places, tuning
 from tests.quantization.test_quantize import batches, net
 
 
@@ -89,17 +88,6 @@ def _built(tune_file: Path, **words: Any) -> Engine:
     network, weights = net()
     data = words.pop("data", batches())
     return cast(Engine, ingot.quantize(network, data, weights=weights, tune=20.0, tune_file=tune_file, **words))
-
-
-def test_a_build_says_where_int8_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, weights = net()
-    layers = [("stem", 1.0, 2.0), ("block", 2.0, 1.0)]
-    for whole, count in (((1000.0, 500.0), 1), ((1000.0, 1000.0), 2)):
-        monkeypatch.setattr(report, "profiled", lambda *_, whole=whole: Profiled(layers, whole))
-        engine = ingot.quantize(network, batches(), weights=weights)
-        said = [line for line in engine.log if "int8: it does not pay" in line or "int8: no faster" in line]
-        assert len(said) == count and said[-1] == "int8: no faster on this machine: stem"
-        assert count == 1 or "a run takes 1e+03 ms, and 1e+03 ms in float" in said[0]
 
 
 def test_on_another_device_all_layers_are_int8_or_none(tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ def test_an_engine_travels(tmp_path: Path) -> None:
 def test_calibrated_nets(name: str) -> None:
     """int8 of a net whose ranges were measured: the CPU's numbers, for sums of int8 are exact on both."""
     _, module, x = built(name)
-    engine = ingot.quantize(module, [x], (x,), dynamic={"x": {0: "N"}}, errors=False, report=False)
+    engine = ingot.quantize(module, [x], (x,), dynamic={"x": {0: "N"}}, errors=False, report=False, always_int8=True)
     session = engine.session(device="cuda")
     names = {item.get("kernel") for item in session.profile({"x": x.numpy()})}
     assert {"images": "int8_conv+chain", "words": "int8_matmul+chain", "graphs": "int8_conv+chain"}[name] in names
@@ -382,7 +382,7 @@ def test_a_build_for_a_gpu_times_int8_there(tmp_path: Path) -> None:
     _, module, x = built("images")
     told = tmp_path / "report.json"
     words = {"dynamic": {"x": {0: "N"}}, "device": "cuda", "errors": False, "report": False}
-    engine = ingot.quantize(module, [x], (x,), report_file=str(told), **words)
+    engine = ingot.quantize(module, [x], (x,), report_file=str(told), always_int8=True, **words)
     speed, name = json.loads(told.read_text())["speed"], torch.cuda.get_device_name()
     assert speed["isa"] == name and speed["layers"] == [] and str(engine.device) == "cuda:0"
     assert speed["ratio"] > 1 or any("does not pay" in line and name in line for line in engine.log)
@@ -396,7 +396,7 @@ def test_a_build_for_a_gpu_times_int8_there(tmp_path: Path) -> None:
 def test_calibrated_nets_whose_kernels_decline(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node by node: floats of integers are made that no call makes where kernels read the integers."""
     _, module, x = built(name)
-    engine = ingot.quantize(module, [x], (x,), dynamic={"x": {0: "N"}}, errors=False, report=False)
+    engine = ingot.quantize(module, [x], (x,), dynamic={"x": {0: "N"}}, errors=False, report=False, always_int8=True)
     monkeypatch.setattr(chains, "MOST_ELEMENTS", 0)
     session = engine.session(device="cuda")
     assert "int8_" not in str([item.get("kernel") for item in session.profile({"x": x.numpy()})])
