@@ -353,7 +353,9 @@ class _Driver:
 
 
 def _functions(torch: Any) -> Any:
-    """Functions of torch whose results lie otherwise in a GPU's memory."""
+    """Functions of torch whose results lie otherwise in a GPU's memory, and those for which torch, of tensors that hold
+    nothing, imports its compiler and algebra: that takes seconds, which somebody may wait for.
+    """
     overrides, functional = _lazy.load("torch.overrides"), torch.nn.functional
 
     def convolution(x: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:
@@ -365,7 +367,27 @@ def _functions(torch: Any) -> Any:
         shape = (q.shape[0], q.shape[2], q.shape[1], v.shape[3])  # heads lie inside
         return torch.empty(shape, dtype=q.dtype, device=q.device).transpose(1, 2)
 
-    instead = {functional.conv2d: convolution, functional.scaled_dot_product_attention: attention}
+    def cat(tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
+        first = tensors[0]
+        if kwargs or any(t.ndim > 2 or t.dtype != first.dtype or not t.is_contiguous() for t in tensors):
+            return torch.cat(tensors, dim, **kwargs)
+        shape = list(first.shape)
+        shape[dim] = sum(t.shape[dim] for t in tensors)
+        return torch.empty(shape, dtype=first.dtype, device=first.device)
+
+    def addmm(added: Any, a: Any, b: Any, *, out: Any = None, **kwargs: Any) -> Any:
+        return torch.addmm(added, a, b, **kwargs) if out is None else out
+
+    def mm(a: Any, b: Any, out_dtype: Any = None, *, out: Any = None) -> Any:
+        return torch.empty((len(a), b.shape[1]), dtype=out_dtype or a.dtype, device=a.device) if out is None else out
+
+    def empty_like(x: Any, *, memory_format: Any = torch.preserve_format, **kwargs: Any) -> Any:
+        if kwargs or not (x.is_contiguous() or memory_format is torch.contiguous_format):
+            return torch.empty_like(x, memory_format=memory_format, **kwargs)
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+    instead = {functional.conv2d: convolution, functional.scaled_dot_product_attention: attention, torch.cat: cat,
+               torch.addmm: addmm, torch.mm: mm, torch.empty_like: empty_like}  # fmt: skip
 
     class Functions(overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -154,7 +154,7 @@ def steps_ahead(place: Path) -> dict[str, Any]:
     note("eight rows", Size(8, 8, 8, 64, True), greedy, beside=True)
     note("prompts", shapes, greedy)
     note("prompts, drawn", shapes, (Kind.DRAWN,))
-    return found
+    return {"compiled": found, "imported": [name for name in ("torch._dynamo", "sympy") if name in sys.modules]}
 
 
 def checks(place: Path) -> dict[str, Any]:
@@ -220,7 +220,6 @@ def checks(place: Path) -> dict[str, Any]:
     for weights in ("same", "int4-g32"):
         found[f"model, {weights}"] = sorted({source.name for source in launched(model(place / "model", weights))})
     found["GPT-2"] = sorted({source.name for source in launched(model(place / "gpt2", config=GPT2))})
-    found["steps"] = steps_ahead(place)
     found["driver"] = triton.runtime.driver._active is None
     return found
 
@@ -256,5 +255,5 @@ def keys(place: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    what = {"checks": checks, "gpu": on_gpu, "keys": keys}[sys.argv[1]]
+    what = {"checks": checks, "steps": steps_ahead, "gpu": on_gpu, "keys": keys}[sys.argv[1]]
     json.dump(what(Path(sys.argv[2])), sys.stdout)
