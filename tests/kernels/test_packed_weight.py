@@ -330,6 +330,34 @@ def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None
             assert np.array_equal(product8(part, [q], **settings), whole[start : start + count]), (count, start)
 
 
+def product_by(how: str, x: Array, parts: list[Array], scale: Array, epilogue: Any) -> Array:
+    if how == "int4":
+        return product4(x, [q // 16 for q in parts], [scale] * len(parts), 32, epilogue=epilogue)
+    if how == "int8":
+        return product8(x, parts, epilogue=epilogue)
+    return product(x, [q.astype(x.dtype) for q in parts], epilogue=epilogue)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("dtype", [*DTYPES, "int8"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 9, 15, 21])
+def test_few_rows_by_any_number_of_panels(dtype: str, rows: int, count: int) -> None:
+    """Several panels of weights are read at once at some levels: the bits are those of each one by itself."""
+    n, k = 32 * count, 600
+    x, q = draw(rows, n, k, "float32" if dtype == "int8" else dtype)
+    if dtype == "int8":
+        x = (40 * x).clip(-128, 127).astype(np.int8)
+    scale = draw_scales(count, n, -(-k // 32))
+    both = {"steps": [["input", "float32", 0], ["input", "float32", 1], ["sub", "float32", 0, 1]], "outputs": [2]}
+    for how in ("as x", "int8", "int4")[:: 2 if dtype == "int8" else 1]:
+        for parts, epilogue in (([q], None), ([q, q[::-1]], both)):
+            found = product_by(how, x, parts, scale, epilogue)
+            for at in range(0, n, 32):
+                own = slice(at, at + 32)
+                assert np.array_equal(found[:, own], product_by(how, x, [p[own] for p in parts], scale[own], epilogue))
+
+
 @pytest.mark.parametrize("width", [1, 3, 4, 6, 256])
 def test_rows_of_a_packed_table(width: int) -> None:
     table = np.random.default_rng(width).integers(-127, 128, (70, width)).astype(np.int8)

@@ -23,7 +23,8 @@ struct OneByOne {
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
+  static constexpr int unpacks_rows = kFewRows;
+  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
   INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
   template <Packing How, int N>
   INGOT_INLINE Values values_of(Ints words) { return narrow_of<How, N>(words); }
@@ -38,7 +39,10 @@ struct OneByOne {
   INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
     unpack_any<OneByOne>(job, from, k, panel);
   }
-  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<OneByOne>(p); }
+  INGOT_INLINE void multiply(const BlockProduct& p) {
+    if constexpr (__is_same(T, float16)) if (p.rows > 2 * kRows && p.scales == nullptr) return multiply_widened<OneByOne>(p);
+    multiply_any<OneByOne>(p);
+  }
 };
 
 #if defined(__AVX512BF16__)
@@ -49,7 +53,8 @@ struct Pairs {
   static constexpr Blocking blocking = kPairBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
+  static constexpr int unpacks_rows = kFewRows;
+  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
   INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
   template <Packing How, int N>
   INGOT_INLINE Values values_of(Ints words) { return (__m512bh)pair_of<How, N>(words).v; }
@@ -76,7 +81,8 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
+  static constexpr int unpacks_rows = kFewRows;
+  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
   INGOT_INLINE Values values(const std::byte* w) {
     const Ints pair = bits(load((const float*)w));
     return {from_bits(shift_left<16>(pair)), from_bits(pair & broadcast_int((std::int32_t)0xffff0000))};
@@ -113,7 +119,8 @@ struct Nibbles {
   static constexpr Blocking blocking = kNibbleBlocking;
   static constexpr int k_step = 8, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = true, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
+  static constexpr int unpacks_rows = kFewRows;
+  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
   INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
     pack_for_nibbles(row, (int)round_up(depth, k_step), job.group);
   }

@@ -156,7 +156,8 @@ struct Tiles {
   static constexpr Blocking blocking = integers ? kTileQuadBlocking : kTileBlocking;
   static constexpr int k_step = 64 / sizeof(T), w_depth = 4 / sizeof(T), w_bytes = kPanel * 4;
   static constexpr bool pads_rows = true, ends_rows = false, scales_sums = !integers;
-  static constexpr int two_panels_rows = integers ? kQuadVectorRows : 1, unpacks_rows = kVectorRows;
+  static constexpr int unpacks_rows = kVectorRows;
+  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return integers ? quad_panels(rows) : rows == 1 ? word_panels(packing) : 1; }
 
   INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
     if (job.packing == Packing::int8) return unpack_words<Packing::int8>(from, k, panel);

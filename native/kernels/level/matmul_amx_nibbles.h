@@ -162,7 +162,8 @@ struct NibbleTiles {
   static constexpr Blocking blocking = kTileQuadBlocking;
   static constexpr int k_step = 64, w_depth = 4, w_bytes = kPanel * 4;
   static constexpr bool integers = false, pads_rows = true, ends_rows = false, scales_sums = true;
-  static constexpr int two_panels_rows = kNibbleRows, unpacks_rows = kNibbleRows;
+  static constexpr int unpacks_rows = kNibbleRows;
+  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows == 1 ? 4 : rows <= kNibbleRows ? 2 : 1; }
 
   /// Each eight values in the order of bytes_of_nibbles.
   INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
@@ -180,13 +181,12 @@ struct NibbleTiles {
       }
     __builtin_memset(panel, 0, (round_up(k, k_step) - k) / 4 * w_bytes);
   }
-  template <int C>
   static void multiply_few(const BlockProduct& p) {
     switch (p.rows) {
-      case 1: return sum_nibbles<1, C>(p);
-      case 2: return sum_nibbles<2, C>(p);
-      case 3: return sum_nibbles<3, C>(p);
-      default: return sum_nibbles<4, C>(p);
+      case 1: return by_panels<4>(p, []<int C>(const BlockProduct& part) { sum_nibbles<1, C>(part); });
+      case 2: return by_panels<2>(p, []<int C>(const BlockProduct& part) { sum_nibbles<2, C>(part); });
+      case 3: return by_panels<2>(p, []<int C>(const BlockProduct& part) { sum_nibbles<3, C>(part); });
+      default: return by_panels<2>(p, []<int C>(const BlockProduct& part) { sum_nibbles<4, C>(part); });
     }
   }
   static void multiply(const BlockProduct& p) {
@@ -196,7 +196,7 @@ struct NibbleTiles {
       if (suits_groups(p)) return p.group == 32 ? multiply_groups<std::int8_t, 32, 1>(p) : multiply_groups<std::int8_t, 64, 1>(p);
       return p.group == 32 ? multiply_nibbles<32, 1>(p) : multiply_nibbles<64, 1>(p);
     }
-    p.panels == 2 ? multiply_few<4>(p) : multiply_few<2>(p);
+    multiply_few(p);
   }
 };
 

@@ -1,5 +1,6 @@
 // A few rows at the level amx, by vectors. Tiles would wait for narrow weights to be unpacked into memory, which takes longer than reading
-// them; and two panels at a time are two streams from memory, of which vectors get more than tiles do.
+// them; and several panels at a time are as many streams from memory, which give more of it than one: what hardware fetches ahead of a
+// stream ends with its page.
 //
 // Sums of int8 are exact. Those of bfloat16 have the bits of _tile_dpbf16ps (Intel SDM, TDPBF16PS), so that a row gets the same
 // result in any company: of each step of 32 values, the first and the second ones of the pairs have a sum each that starts from zero; both
@@ -23,9 +24,15 @@ namespace {
 constexpr int kWordsAhead = 4096;  // bytes of each panel that are fetched before they are taken apart
 constexpr int kPairVectorRows = 1, kQuadVectorRows = 6;  // of weights that tiles could read as they are
 
+/// Panels that few rows of int8 take at once: as many as leave their sums in registers.
+constexpr int quad_panels(std::int64_t rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : rows <= kQuadVectorRows ? 2 : 1; }
+/// The same for a row of bfloat16.
+constexpr int word_panels(Packing packing) { return packing == Packing::same || packing == Packing::int8 ? 4 : 2; }
+
 /// What takes a word's values apart. bfloat16: the upper half of a float. int8: a value keeps its sign in a dot product that takes it alone. int4: it is looked up by the
 /// lowest four bits. (VDPBF16PS would take pairs of int4, but is as slow as four multiply-adds here.)
 struct PairWords {
+  static constexpr Packing packing = Packing::same;
   static constexpr int depth = 2;  // values of a word
   static constexpr int second(int n) { return n % 2; }  // of a pair
   template <int N>
@@ -34,6 +41,7 @@ struct PairWords {
   }
 };
 struct ByteWords {
+  static constexpr Packing packing = Packing::int8;
   static constexpr int depth = 4;
   static constexpr int second(int n) { return n % 2; }
   template <int N>
@@ -44,12 +52,14 @@ struct ByteWords {
   }
 };
 struct Float8Words {
+  static constexpr Packing packing = Packing::float8;
   static constexpr int depth = 4;
   static constexpr int second(int n) { return n % 2; }
   template <int N>
   INGOT_INLINE Vec value(Ints words) { return float8_of<N>(words); }
 };
 struct NibbleWords {
+  static constexpr Packing packing = Packing::int4;
   static constexpr int depth = 8;
   static constexpr int second(int n) { return n / 4; }
   /// Those of the lower half by a lookup in floats; those of the upper half by one in their upper halves, with the same shifts.
@@ -118,8 +128,7 @@ INGOT_INLINE void add_steps(const BlockProduct& p, Vec (&to)[R][C], const std::b
   }
 }
 
-/// The block's sums for R rows and C vectors of outputs. A function of its own: within it denormals are zeros. Two panels are two
-/// streams from memory, which comes nearer to its speed than one.
+/// The block's sums for R rows and C vectors of outputs. A function of its own: within it denormals are zeros.
 template <class Words, int R, int C>
 __attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
   const std::byte* w = p.w;
@@ -217,11 +226,11 @@ void multiply_words_of(const BlockProduct& p) {
   for (int r = 0; r < p.rows; ++r)
     for (int k = 0; k < p.k; k += kLanes) store(x[r] + k, load((const bfloat16*)(p.x + r * kXStride) + k));
   if constexpr (Words::depth == 8) {
-    p.panels == 2 ? sum_groups<4>(p, x[0]) : sum_groups<2>(p, x[0]);
+    by_panels<word_panels(Packing::int4)>(p, [&]<int C>(const BlockProduct& part) { sum_groups<C>(part, x[0]); });
   } else {
     with_zeros_for_denormals([&] {
       switch (p.rows) {
-        case 1: p.panels == 2 ? sum_rows<Words, 1, 4>(p, x[0]) : sum_rows<Words, 1, 2>(p, x[0]); break;
+        case 1: by_panels<word_panels(Words::packing)>(p, [&]<int C>(const BlockProduct& part) { sum_rows<Words, 1, C>(part, x[0]); }); break;
         case 2: sum_rows<Words, 2, 2>(p, x[0]); break;
         case 3: sum_rows<Words, 3, 2>(p, x[0]); break;
         default: sum_rows<Words, 4, 2>(p, x[0]); break;
@@ -236,7 +245,7 @@ void multiply_digits(const BlockProduct& p) {
   for (int r = 0; r < p.rows; ++r) all = all && has_digits(p.x + r * kXStride);
   if (all) {
     switch (p.rows) {
-      case 1: return p.panels == 2 ? sum_digits<1, 4>(p) : sum_digits<1, 2>(p);
+      case 1: return by_panels<word_panels(Packing::int4)>(p, []<int C>(const BlockProduct& part) { sum_digits<1, C>(part); });
       case 2: return sum_digits<2, 2>(p);
       case 3: return sum_digits<3, 2>(p);
       default: return sum_digits<4, 2>(p);
@@ -250,7 +259,7 @@ void multiply_digits(const BlockProduct& p) {
   }
 }
 
-/// A block of words for up to kVectorRows rows; two panels only for one row.
+/// A block of words for up to kVectorRows rows; several panels only for one row.
 void multiply_words(const BlockProduct& p) {
   if (p.packing == Packing::same) return multiply_words_of<PairWords>(p);
   if (p.packing == Packing::int8) return multiply_words_of<ByteWords>(p);
@@ -283,9 +292,10 @@ __attribute__((noinline)) void sum_quads(const BlockProduct& p) {
 /// A block of int8 for up to kQuadVectorRows rows.
 template <int... R>
 INGOT_INLINE void multiply_quads(const BlockProduct& p, std::integer_sequence<int, R...>) {
-  static constexpr void (*one_panel[])(const BlockProduct&) = {sum_quads<R + 1, 2>...};
-  static constexpr void (*two_panels[])(const BlockProduct&) = {sum_quads<R + 1, 4>...};
-  (p.panels == 2 ? two_panels : one_panel)[p.rows - 1](p);
+  static constexpr void (*by_rows[])(const BlockProduct&) = {[](const BlockProduct& all) {
+    by_panels<quad_panels(R + 1)>(all, []<int C>(const BlockProduct& part) { sum_quads<R + 1, C>(part); });
+  }...};
+  by_rows[p.rows - 1](p);
 }
 
 }  // namespace

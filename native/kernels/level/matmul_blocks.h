@@ -43,19 +43,20 @@ struct RowsEnd {
 struct PlacedRows;
 struct PlacedTile;
 
-/// A block of k of one panel, or of two beside each other, for all rows of the row block.
+/// A block of k of one panel, or of several beside each other, for all rows of the row block.
 struct BlockProduct {
   const std::byte* x;       // packed: row r at r * kXStride
   const std::byte* w;       // the panel's block
   Packing packing;          // of w: `same` once it is unpacked
   const std::byte* scales;  // of the block's first group, or null: of sums of `group` values each
   int scales_step;          // bytes to the next group's
-  std::int64_t scales_apart;  // to the second panel's
+  std::int64_t scales_apart;  // to the next panel's
   int group;
   const std::byte* ahead;   // what will be read next: the weights after this block
-  int panels;               // 1 or 2
-  std::int64_t w_apart;     // bytes to the second panel
-  std::int64_t apart;       // from its accumulators to the first one's
+  int panels;               // how many: at most what Kind::panels_at_once says of the rows
+  std::int64_t w_apart;     // bytes from panel to panel
+  std::int64_t apart;       // from the accumulators of the first panel to the second one's
+  std::int64_t pairs_apart;  // and to the third one's
   int rows;
   int k;                    // depth of this block
   float* accumulators;      // row r at r * stride
@@ -68,7 +69,25 @@ struct BlockProduct {
 };
 
 /// Where the block's sums lie: of a row and a vector of outputs, two to a panel.
-INGOT_INLINE float* sum_at(const BlockProduct& p, int r, int c) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; }
+INGOT_INLINE float* sum_at(const BlockProduct& p, int r, int c) {
+  return p.accumulators + r * p.stride + c / 4 * p.pairs_apart + c / 2 % 2 * p.apart + c % 2 * kLanes;
+}
+
+/// Calls f for all panels of a block, Most at once as long as there are so many, then half of that; its template parameter is their vectors.
+template <int Most, class F>
+INGOT_INLINE void by_panels(BlockProduct p, const F& f) {
+  int left = p.panels;
+  for (p.panels = Most; left >= Most; left -= Most) {
+    f.template operator()<2 * Most>(p);
+    p.w += Most * p.w_apart;
+    if constexpr (Most > 1) p.accumulators += Most / 2 * p.pairs_apart;
+    if (p.scales != nullptr) p.scales += Most * p.scales_apart;
+  }
+  if constexpr (Most > 1) if (left > 0) {
+    p.panels = left;
+    by_panels<Most / 2>(p, f);
+  }
+}
 
 constexpr int kScalesAhead = 16;  // groups: scales that are read once are fetched so long before
 
@@ -217,7 +236,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
                                  std::int64_t first_row, std::int64_t rows, bool kept, RowsEnd* end) {
   static_assert(Kind::blocking.depth * kPanel * sizeof(typename Kind::Source) <= kUnpackedPanel && Kind::blocking.depth % 8 == 0);
   const std::byte* w = job.w + first_panel * sizes.panel_bytes;
-  const int taken = rows <= Kind::two_panels_rows ? 2 : 1;  // at a time
+  const int taken = Kind::panels_at_once(job.packing, rows);
   const std::int64_t turns = (panels + taken - 1) / taken;
   const std::int64_t words = job.packing == Packing::same ? job.k : round_up(job.k, packed_depth(job.packing));
   const auto weights = [&](std::int64_t panel, std::int64_t block) { return w + panel * sizes.panel_bytes + block * sizes.block_bytes; };
@@ -240,6 +259,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     product.panels = (int)smaller(taken, panels - panel);
     product.w_apart = sizes.panel_bytes;
     product.apart = job.parts == 2 ? sizes.part_stride : kPanel;
+    product.pairs_apart = job.parts == 2 ? kPanel : 2 * kPanel;
     product.rows = (int)rows;
     product.k = (int)smaller(Kind::blocking.depth, words - block * Kind::blocking.depth);
     product.packing = job.packing;
@@ -344,7 +364,7 @@ INGOT_INLINE void run_rows(const MatmulJob& job, RowsEnd& end, bool ended, std::
     const bool all = kept && ended;
     const std::int64_t group = all ? job.units : smaller(group_of(blocking, job.rows, rows, job.k), job.units);
     sizes.padded_rows = round_up(rows, 16);
-    sizes.stride = all ? smaller(rows <= Kind::two_panels_rows ? 2 : 1, job.units) * kPanel : stride_of(group);
+    sizes.stride = all ? smaller(Kind::panels_at_once(job.packing, rows), job.units) * kPanel : stride_of(group);
     sizes.part_stride = part_bytes(rows, sizes.stride) / 4;
     for (std::int64_t block = 0; kept && !job.packed && block < sizes.blocks; ++block)
       pack_block<Kind>(job, first_row, rows, sizes.padded_rows, block * Kind::blocking.depth, job.scratch + packed_bytes(rows, block));

@@ -19,7 +19,8 @@ struct Quads {
   static constexpr Blocking blocking = kRowSums ? kQuadBlocking : kPairBlocking;  // widened values take as much as bfloat16
   static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4;
   static constexpr bool integers = true, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = false;
-  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = 0;
+  static constexpr int unpacks_rows = 0;
+  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
   INGOT_INLINE void finish_rows(std::byte* packed, std::int64_t rows, int depth) { finish_quads(packed, rows, depth); }
   INGOT_INLINE void multiply(const BlockProduct& p);
 };

@@ -35,20 +35,29 @@ struct Sums {
   int row;
 };
 
-/// How weights lie: as the kind reads them, or as 4 or 8 numbers to a word, which become what it reads in registers.
+/// How weights lie: as the kind reads them, or as 4 or 8 numbers to a word, which become what it reads in registers, or as the floats that
+/// these were made before. `fetched`: bytes of a step in memory.
 template <class Kind, bool Groups>
 struct AsRead {
-  static constexpr int depth = Kind::w_depth, bytes = Kind::w_bytes;
+  static constexpr int depth = Kind::w_depth, bytes = Kind::w_bytes, fetched = bytes;
   static constexpr bool groups = Groups;
   template <int>
   INGOT_INLINE auto values(const std::byte* w) { return Kind::values(w); }
 };
 template <class Kind, Packing How>
 struct InWords {
-  static constexpr int depth = packed_depth(How), bytes = kPackedBytes;
+  static constexpr int depth = packed_depth(How), bytes = kPackedBytes, fetched = bytes;
   static constexpr bool groups = How == Packing::int4;
   template <int N>
   INGOT_INLINE auto values(const std::byte* w) { return Kind::template values_of<How, N>(words_at(w, 0)); }
+};
+
+template <class Kind>
+struct Widened {
+  static constexpr int depth = 1, bytes = kPanel * 4, fetched = Kind::w_bytes;
+  static constexpr bool groups = false;
+  template <int>
+  INGOT_INLINE auto values(const std::byte* w) { return load((const float*)w); }
 };
 
 /// One step of `Way`, which is one or several of the kind's.
@@ -257,11 +266,22 @@ INGOT_INLINE void multiply_rows(const BlockProduct& p, std::integer_sequence<int
     multiply_block(by_rows[p.rows - 1], p, 0, p.rows, {p.w + distance, Way::bytes, p.ahead, steps - distance / Way::bytes});
     return;
   }
-  const std::int64_t share = Way::bytes * steps / blocks;
+  const std::int64_t share = Way::fetched * steps / blocks;
   for (int b = 0; b < blocks; ++b) {
     const int begin = p.rows * b / blocks, rows = p.rows * (b + 1) / blocks - begin;
-    multiply_block(by_rows[rows - 1], p, begin, rows, {p.ahead + b * share, Way::bytes / blocks, nullptr, -1});
+    multiply_block(by_rows[rows - 1], p, begin, rows, {p.ahead + b * share, Way::fetched / blocks, nullptr, -1});
   }
+}
+
+/// A block of float16 for many rows: its values become floats once, and not for each tile of rows, whose multiply-adds would wait for that.
+template <class Kind>
+__attribute__((noinline)) void multiply_widened(const BlockProduct& p) {
+  alignas(64) float panel[Kind::blocking.depth * kPanel];
+  const auto* from = (const typename Kind::Source*)p.w;
+  for (int i = 0; i < p.k * kPanel; i += kLanes) store(panel + i, load(from + i));
+  BlockProduct product = p;
+  product.w = (const std::byte*)panel;
+  multiply_rows<Kind, Widened<Kind>>(product, std::make_integer_sequence<int, kRows>());
 }
 
 /// By the way in which the block's weights lie.
