@@ -59,7 +59,8 @@ LOOPS = {
     **{f"split={value}": ("split", value) for value in SPLITS},
 }
 WORDS = {**{word: ("algorithm", word) for word in ALGORITHMS}, **LOOPS}
-PROFILES = 5  # profiled runs of each alternative, in turn
+PROFILES, MOST_PROFILES = 5, 40  # profiled runs of each alternative, in turn; more than the first while there is time
+SHARE = 0.4  # of the seconds: until then more runs of the alternatives begin
 LAYER_GAIN = 0.05  # of a call's time, which another choice must save
 APART = {"float32": 1e-4, "": 0.02}  # most relative difference of an output from that by the rules; "": narrower types
 SMALL = 8  # outputs up to which there is a kernel of its own, level/narrow.h
@@ -287,7 +288,9 @@ def _by_call(
     words = [word for word in WORDS if any(word in some for some in able.values())]
     found: dict[str, dict[int, float]] = {"": {}}
     sessions = {"": rules}
-    for _ in range(PROFILES):
+    for turn in range(MOST_PROFILES):
+        if turn >= PROFILES and clock.spent() > SHARE:
+            break
         for word in ("", *words):
             if not clock.left():
                 return found
@@ -347,8 +350,8 @@ def _again(
     session.run(feeds)
     before: dict[int, float] = {}
     after: dict[int, float] = {}
-    for _ in range(PROFILES):
-        if clock.left():
+    for turn in range(MOST_PROFILES):
+        if clock.left() and (turn < PROFILES or clock.spent() < 2 * SHARE):
             _profile(rules, feeds, before, choices)
             _profile(session, feeds, after, choices)
     chosen = {number: (word,) for number, word in choices.items()}

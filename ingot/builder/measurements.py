@@ -51,6 +51,10 @@ class Clock:
         self.tell(min(int(spent * 10), math.ceil(self.seconds * 10)), math.ceil(self.seconds * 10))
         return spent < self.seconds
 
+    def spent(self) -> float:
+        """The share of the seconds that are gone."""
+        return (perf_counter() - self.begin) / self.seconds
+
 
 @dataclass
 class Budget:
