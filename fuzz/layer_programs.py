@@ -211,6 +211,28 @@ def loops(t: Template) -> dict[str, Json]:
     return {"order": t.choice("order", *ORDERS), "split": t.choice("split", *SPLITS)}
 
 
+def conv_lines() -> Iterator[Template]:
+    """Taps along one axis, by Winograd or as the rules say."""
+    shapes = (("down", "across"), FLOATS, ("plain", "bias", "residual", "integer"))
+    for (axis, dtype, epilogue), algorithm in itertools.product(itertools.product(*shapes), ("rules", "winograd_4")):
+        t = Template(f"conv_packed.lines.{axis}.{dtype}.{epilogue}.{algorithm}")
+        images, channels, outputs = t.size("images", 0, 2), t.size("c", 1, 64), t.size("n", 1, 64)
+        along, across = t.size("along", 24, 60), t.size("across", 0, 20)
+        taps, step = t.choice("taps", 9, 3, 4, 5, 7, 11, 21), t.choice("step", 1, 2)
+        pad, beside = t.choice("pad", 4, 0, 1, 9), t.choice("beside", 0, 0, 1)
+        count = calc("+", calc("//", calc("-", calc("+", along, calc("*", 2, pad)), taps), step), 1)
+        pairs = [(along, across), (count, calc("+", across, calc("*", 2, beside))), (taps, 1), (step, 1), (pad, beside)]
+        size, result, kernel, stride, before = ([a, b] if axis == "down" else [b, a] for a, b in pairs)
+        x = t.input("x", [images, *size, channels], dtype)
+        w = t.weight("w", panels(outputs, calc("*", taps, channels), dtype), dtype)
+        more, expression = extras(t, epilogue, [images, *result, outputs])
+        y = t.result([images, *result, outputs], t.choice("y_dtype", *FLOATS))
+        chosen: dict[str, Json] = {} if algorithm == "rules" else {"algorithm": algorithm}
+        t.call("conv_packed", [x, w, *more], [y], outputs=outputs, channels=channels, groups=1, epilogue=expression,
+               kernel=kernel, stride=stride, dilation=[1, 1], pre_padding=before, **chosen)  # fmt: skip
+        yield t
+
+
 def conv_narrow() -> Iterator[Template]:
     """Few outputs, whose vectors lie along the patches."""
     for dtype, axes, epilogue in itertools.product(FLOATS, (1, 2, 3), ("plain", "bias", "integer")):
@@ -524,6 +546,7 @@ FAMILIES = (
     moe,
     conv_packed,
     measured,
+    conv_lines,
     conv_narrow,
     conv_groups,
     conv_transpose_packed,

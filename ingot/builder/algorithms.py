@@ -63,6 +63,8 @@ PROFILES, MOST_PROFILES = 5, 40  # profiled runs of each alternative, in turn; m
 SHARE = 0.4  # of the seconds: until then more runs of the alternatives begin
 LAYER_GAIN = 0.05  # of a call's time, which another choice must save
 APART = {"float32": 1e-4, "": 0.02}  # most relative difference of an output from that by the rules; "": narrower types
+LINES = (DIRECT, "winograd_4")  # of convolutions with taps along one axis, at most MOST_TAPS
+MOST_TAPS = 64
 SMALL = 8  # outputs up to which there is a kernel of its own, level/narrow.h
 ALL_COUNTS = 8  # threads up to which every number is measured; beyond, every power of 2
 OF_LLM = (
@@ -201,9 +203,20 @@ def alternatives(program: Program) -> dict[int, tuple[str, ...]]:
         elif params["groups"] > 1 or (params["outputs"] <= SMALL and not is_int8):
             found[number] = (DIRECT,)  # in the place of a kernel of its own, which has one way
         else:
-            square = params["kernel"] == [3, 3] and params["stride"] == params["dilation"] == [1, 1]
-            found[number] = tuple(WORDS if square and not is_int8 else LOOPS)
+            found[number] = (*(() if is_int8 else _of_window(params)), *LOOPS)
     return found
+
+
+def _of_window(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of 3×3, or of taps along one axis, as native/kernels/winograd.cpp takes them; else none."""
+    axes = list(zip(params["kernel"], params["stride"], params["dilation"], strict=True))
+    if axes == [(3, 1, 1)] * 2:
+        return ALGORITHMS
+    lines = [axis for axis in axes if axis[:2] != (1, 1)]
+    if len(axes) > 2 or len(lines) != 1:
+        return ()
+    taps, stride, dilation = lines[0]
+    return LINES if 3 <= taps <= MOST_TAPS and stride <= 2 and dilation == 1 else ()
 
 
 def _buffer(program: Mapping[str, Any], number: int) -> Mapping[str, Any]:

@@ -1,10 +1,11 @@
 // conv_packed: convolution of channels-last x by a constant weight stored in panels, with an epilogue. It is
 // matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
 // every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A
-// 3x3 convolution of floats with stride 1 goes by Winograd (winograd.h) where that is faster than the level's direct product; groups of
-// few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along the patches (narrow.h). Where a
-// build has measured, the parameter `algorithm` takes the place of these rules, at every level and for every size, and `order` and `split` that
-// of the direct product's rules for its loops and for what it deals to workers. An algorithm that the convolution cannot take is as none.
+// 3x3 convolution of floats with stride 1 and one with taps along one axis go by Winograd (winograd.h) where that is faster than the
+// level's direct product; groups of few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along
+// the patches (narrow.h). Where a build has measured, the parameter `algorithm` takes the place of these rules, at every level and for
+// every size, and `order` and `split` that of the direct product's rules for its loops and for what it deals to workers. An algorithm
+// that the convolution cannot take is as none.
 //
 // Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16, float16 or int8; sums are float32, or of int8 whole
 // numbers which the epilogue gets as float32. The last
@@ -34,6 +35,16 @@ using Sizes = std::array<std::int64_t, 3>;
 Sizes pixels_of(const TensorView& view) {
   const Spatial at(view, view.rank - 2);
   return {at.shape[1], at.shape[2], at.shape[3]};
+}
+
+/// [N, W, C] as [N, 1, W, C].
+TensorView with_lines(const TensorView& view) {
+  if (view.rank != 3) return view;
+  TensorView four = view;
+  four.rank = 4;
+  for (int dim = 3; dim > 1; --dim) four.shape[dim] = view.shape[dim - 1], four.stride[dim] = view.stride[dim - 1];
+  four.shape[1] = 1, four.stride[1] = 0;
+  return four;
 }
 
 enum class Algorithm { direct, winograd_2, winograd_4, by_rules };  // 2 and 4: outputs of a tile each way
@@ -173,14 +184,13 @@ class ConvPacked final : public Convolution {
   ConvPacked(const char* name, const Parameters& parameters, Epilogue epilogue, bool constant_weight)
       : Convolution(name, parameters, std::move(epilogue)) {
     if (p_.algorithm == Algorithm::direct || !constant_weight) return;
-    const auto plain = [](const WindowAxis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
-    const Window& window = p_.window;
-    if (window.axes == 2 && plain(window.axis[1]) && plain(window.axis[2]) && p_.groups == 1 && p_.dtype != DType::int8) {
-      const int tile = p_.algorithm == Algorithm::winograd_2 ? 2 : p_.algorithm == Algorithm::winograd_4 ? 4 : 0;
-      winograd_.emplace(p_.outputs, p_.channels, p_.dtype, epilogue_, p_.level, tile);
+    if (p_.algorithm == Algorithm::winograd_2 && !Winograd::takes(p_.window, 2)) p_.algorithm = Algorithm::by_rules;
+    const int tile = p_.algorithm == Algorithm::winograd_2 ? 2 : p_.algorithm == Algorithm::winograd_4 ? 4 : 0;
+    if (p_.groups == 1 && p_.dtype != DType::int8 && Winograd::takes(p_.window, tile)) {
+      winograd_.emplace(p_.outputs, p_.channels, p_.dtype, p_.window, epilogue_, p_.level, tile);
       if (always_winograd()) return;
     }
-    if (p_.groups == 1 && Narrow::suits(p_.channels, p_.outputs, p_.dtype, window, product_.speed))
+    if (p_.groups == 1 && Narrow::suits(p_.channels, p_.outputs, p_.dtype, p_.window, product_.speed))
       narrow_.emplace(p_.channels, p_.outputs, p_.dtype, p_.window, epilogue_, p_.level);
     const GroupedProduct grouped = Grouped::suits(p_.groups, p_.group_channels(), p_.group_outputs(), p_.dtype, p_.level);
     if (grouped != nullptr)
@@ -199,8 +209,9 @@ class ConvPacked final : public Convolution {
       return narrow_->scratch();
     }
     if (by_winograd(out[0])) {
-      winograd_->prepare(in[1], out[0]);
-      return winograd_->scratch(out[0], threads);
+      const TensorView y = with_lines(out[0]);
+      winograd_->prepare(in[1], y);
+      return winograd_->scratch(y, threads);
     }
     return {0, scratch(p_.window, in[0], pixels_of(out[0]), threads)};
   }
@@ -224,7 +235,7 @@ class ConvPacked final : public Convolution {
   bool always_winograd() const { return winograd_ && p_.algorithm != Algorithm::by_rules; }
 
   bool by_winograd(const TensorView& y) const {
-    return always_winograd() || (winograd_ && Winograd::suits(p_.channels, p_.outputs, y.shape[1], y.shape[2], product_.speed));
+    return always_winograd() || (winograd_ && winograd_->suits(with_lines(y), product_.speed));
   }
 
   void transform(Views in, const TensorView& y, const Worker& worker) const {
@@ -232,8 +243,7 @@ class ConvPacked final : public Convolution {
     for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y, 0, 0);
     TileOperand output = placed(y, y, 0, 0);
     output.column_stride = 1;
-    const std::int64_t top = p_.window.axis[1].before, left = p_.window.axis[2].before;
-    winograd_->run({in[0], in[1], y, top, left, extras, in.size() - 2, output}, worker);
+    winograd_->run({with_lines(in[0]), in[1], with_lines(y), extras, in.size() - 2, output}, worker);
   }
 
   std::optional<Winograd> winograd_;  // for the shapes that it suits, or for all shapes

@@ -64,9 +64,16 @@ class Pretended:
         return [{"call": number, "ns": ms * 1e6} for number, ms in self.times.items()]
 
 
-def call(channels: int = 16, outputs: int = 16, kernel: int = 3, groups: int = 1, x: int = 0) -> dict[str, Any]:
+def call(
+    channels: int = 16,
+    outputs: int = 16,
+    kernel: int = 3,
+    groups: int = 1,
+    x: int = 0,
+    window: Mapping[str, list[int]] | None = None,
+) -> dict[str, Any]:
     params = {"channels": channels, "outputs": outputs, "groups": groups, "kernel": [kernel, kernel],
-              "stride": [1, 1], "dilation": [1, 1]}  # fmt: skip
+              "stride": [1, 1], "dilation": [1, 1], **(window or {})}  # fmt: skip
     return {"kernel": "conv_packed", "in": [x, 1], "out": [0], "params": params, "where": f"conv{outputs}"}
 
 
@@ -167,6 +174,18 @@ def test_which_calls_have_alternatives() -> None:
         0: every, 1: loops, 2: loops, 3: ("direct",), 4: ("direct",), 6: every, 8: ("direct",), 9: loops
     }  # fmt: skip
     assert [word for word in every if WORDS[word][0] == "algorithm"] == [*ALGORITHMS]
+
+
+def test_alternatives_for_taps_along_one_axis() -> None:
+    kernels = ([9, 1], [1, 9], [2, 1], [65, 1], [3, 5])
+    windows: list[dict[str, list[int]]] = [{"kernel": kernel} for kernel in kernels]
+    windows += [{"kernel": [9, 1], "stride": stride} for stride in ([2, 1], [2, 2], [3, 1])]
+    windows += [{"kernel": [5], "stride": [2], "dilation": [1]}, {"kernel": [9, 1], "dilation": [2, 1]},
+                {"kernel": [9, 1, 1], "stride": [1, 1, 1], "dilation": [1, 1, 1]}]  # fmt: skip
+    calls = [*(call(window=window) for window in windows), call(x=2, window=windows[0])]
+    found = alternatives({**PROGRAM, "calls": calls})
+    assert {number for number, words in found.items() if words == ("direct", "winograd_4", *LOOPS)} == {0, 1, 5, 8}
+    assert all(found[number] == tuple(LOOPS) for number in {*range(12)} - {0, 1, 5, 8})
 
 
 # --------------------------------------------------------------------------------------------------------- of builds

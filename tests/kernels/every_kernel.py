@@ -277,6 +277,11 @@ def other_floats(dtype: Any) -> Iterator[tuple[str, Case]]:
 def stored_convolutions() -> Iterator[tuple[str, Case]]:
     """Convolutions with a weight in the engine, which kernels may keep in another form."""
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
+    for name, kernel, pads in (("down", [9, 1], [4, 0]), ("across", [1, 9], [0, 4])):
+        line = convolution(F32, 40, 20, 3, 1, stored=True)[0]
+        operands = [line.operands[0], packed(40, 9 * 20, F32), *line.operands[2:]]
+        params = {**line.params, "kernel": kernel, "pre_padding": pads}
+        yield f"conv_packed winograd {name}", [replace(line, operands=operands, params=params)]
     yield "conv_packed groups", convolution(F32, 24, 24, 3, 1, stored=True, groups=3)
     yield "conv_packed few outputs", convolution(F32, 3, 40, 3, 1, stored=True)
     yield "conv_packed few outputs float16", convolution(np.float16, 1, 40, 5, 1, stored=True)

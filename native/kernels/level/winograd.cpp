@@ -1,8 +1,9 @@
-// Winograd's F(4x4, 3x3) and F(2x2, 3x3) for vector units: the transforms on vectors of 16 channels, and products of a register tile of up to
-// kRows tiles by 32 outputs. Limits: none beyond winograd.h; any channels, any outputs, any number of tiles.
+// Winograd's F(4x4, 3x3), F(2x2, 3x3) and F(4, 5) for vector units: the transforms on vectors of 16 channels, and products of a register tile
+// of up to kRows tiles by 32 outputs. Limits: none beyond winograd.h; any channels, any outputs, any number of tiles.
 #include "winograd.h"
 
 #include "typed.h"
+#include "winograd_transforms.h"
 
 namespace ingot::INGOT_LEVEL {
 
@@ -17,79 +18,25 @@ constexpr int kRows = 2, kBothHalves = 1;
 #endif
 constexpr int kPanel = 32;
 
-// The interpolation points other than 0 and infinity are ±kNear and ±kFar.
-constexpr float kNear = 5.0f / 8, kFar = 3.0f / 2;
-constexpr float kNear2 = kNear * kNear, kFar2 = kFar * kFar;
-
 INGOT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-// The transforms of F(4x4, 3x3) go by pairs of rows, so that what lies between their two passes stays in registers.
-enum Pair { kEnds, kNears, kFars };  // rows 0 and 5, 1 and 2, 3 and 4 of Bᵀ
-
-/// Two rows of Bᵀ times a column of six.
-template <Pair P>
-INGOT_INLINE void transform_input(const Vec (&d)[6], Vec& first, Vec& second) {
-  if constexpr (P == kEnds) {
-    const Vec sum = broadcast(kNear2 + kFar2), product = broadcast(kNear2 * kFar2);
-    first = fma(product, d[0], fnma(sum, d[2], d[4]));
-    second = fma(product, d[1], fnma(sum, d[3], d[5]));
-  } else {
-    const Vec point = broadcast(P == kNears ? kNear : kFar), other2 = broadcast(P == kNears ? kFar2 : kNear2);
-    const Vec even = fnma(other2, d[2], d[4]), odd = fnma(other2, d[1], d[3]);
-    first = fma(point, odd, even);
-    second = fnma(point, odd, even);
-  }
-}
-
-INGOT_INLINE void transform_input(const Vec (&d)[6], Vec (&v)[6]) {
-  transform_input<kEnds>(d, v[0], v[5]);
-  transform_input<kNears>(d, v[1], v[2]);
-  transform_input<kFars>(d, v[3], v[4]);
-}
-
-/// Rows 0 and 2 (Odd: 1 and 3) of Aᵀ times a column of six.
-template <bool Odd>
-INGOT_INLINE void transform_output(const Vec (&m)[6], Vec& first, Vec& second) {
-  if constexpr (Odd) {
-    const Vec near = m[1] - m[2], far = m[3] - m[4];
-    first = fma(broadcast(kFar), far, broadcast(kNear) * near);
-    second = fma(broadcast(kFar2 * kFar), far, fma(broadcast(kNear2 * kNear), near, m[5]));
-  } else {
-    const Vec near = m[1] + m[2], far = m[3] + m[4];
-    first = m[0] + near + far;
-    second = fma(broadcast(kFar2), far, broadcast(kNear2) * near);
-  }
-}
-
-// The transforms of F(2x2, 3x3), whose points are 0, ±1 and infinity.
-
-INGOT_INLINE void transform_input(const Vec (&d)[4], Vec (&v)[4]) {
-  v[0] = d[0] - d[2];
-  v[1] = d[1] + d[2];
-  v[2] = d[2] - d[1];
-  v[3] = d[3] - d[1];
-}
-
-INGOT_INLINE void transform_output(const Vec (&m)[4], Vec (&y)[2]) {
-  y[0] = m[0] + m[1] + m[2];
-  y[1] = m[1] - m[2] + m[3];
-}
 
 struct Corner {
   std::int64_t image, row, column;  // of the tile's first output
 };
 INGOT_INLINE Corner corner_of(const WinogradJob& job, std::int64_t tile) {
   const std::int64_t across = tile % job.tiles_across, rest = tile / job.tiles_across;
-  return {rest / job.tiles_down, rest % job.tiles_down * job.tile, across * job.tile};
+  return {rest / job.tiles_down, rest % job.tiles_down * height_of(job.tile), across * width_of(job.tile)};
 }
 
 template <class T>
 using Patch = const T* [6][6];  // 4x4 of it for tiles of 2x2
+template <class T>
+using Line = const T* [8];
 
 /// Where the pixels of a tile's patch lie; zeros outside the image.
 template <class T>
 INGOT_INLINE void patch_of(const WinogradJob& job, const Corner& corner, Patch<T>& patch) {
-  const int size = job.tile + 2;
+  const int size = height_of(job.tile) + 2;
   const std::int64_t row = corner.row - job.top, column = corner.column - job.left;
   const T* at = (const T*)job.x + corner.image * job.image_stride + row * job.row_stride + column * job.column_stride;
   const bool inside = row >= 0 && column >= 0 && row + size <= job.height && column + size <= job.width;
@@ -98,6 +45,21 @@ INGOT_INLINE void patch_of(const WinogradJob& job, const Corner& corner, Patch<T
       const bool there = inside || (row + i >= 0 && row + i < job.height && column + j >= 0 && column + j < job.width);
       patch[i][j] = there ? at + j * job.column_stride : (const T*)job.zeros;
     }
+}
+
+/// Where the pixels of a tile lie that a block of taps reads; zeros outside the image.
+template <class T>
+INGOT_INLINE void line_of(const WinogradJob& job, const Corner& corner, std::int64_t block, Line<T>& line) {
+  const bool down = job.tile == WinogradTile::down;
+  const std::int64_t step = job.taps.stride, reach = down ? job.height : job.width, across = down ? corner.column - job.left : corner.row - job.top;
+  const std::int64_t first = (down ? corner.row : corner.column) * step - (down ? job.top : job.left) + job.taps.first_of(block);
+  const std::int64_t along = down ? job.row_stride : job.column_stride, other = down ? job.column_stride : job.row_stride;
+  const bool there = across >= 0 && across < (down ? job.width : job.height);
+  const T* const from = (const T*)job.x + corner.image * job.image_stride + across * other;
+  for (int i = 0; i < 8; ++i) {
+    const std::int64_t at = first + i * step;
+    line[i] = there && at >= 0 && at < reach ? from + at * along : (const T*)job.zeros;
+  }
 }
 
 /// Two rows of a transformed patch: `first` and `second`, which are those of P.
@@ -118,9 +80,17 @@ INGOT_INLINE void transform_rows(const Patch<T>& patch, std::int64_t channel, in
   }
 }
 
-template <int Tile, bool Whole, class T>
+template <bool Whole, class T>
+INGOT_INLINE void transform_vector(const Line<T>& line, std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
+  Vec d[8], t[8];
+  INGOT_UNROLL for (int i = 0; i < 8; ++i) d[i] = Whole ? load(line[i] + channel) : load_partial(line[i] + channel, lanes);
+  transform_input(d, t);
+  INGOT_UNROLL for (int i = 0; i < 8; ++i) store(v + i * v_position, t[i]);
+}
+
+template <WinogradTile Tile, bool Whole, class T>
 INGOT_INLINE void transform_vector(const Patch<T>& patch, std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
-  if constexpr (Tile == 2) {
+  if constexpr (Tile == WinogradTile::square_2) {
     Vec half[4][4];
     INGOT_UNROLL for (int j = 0; j < 4; ++j) {
       Vec d[4], t[4];
@@ -143,16 +113,16 @@ INGOT_INLINE void transform_vector(const Patch<T>& patch, std::int64_t channel, 
 
 /// R tiles by C vectors of outputs at one position. `ahead` is fetched meanwhile, `advance` bytes a channel.
 template <int R, int C>
-INGOT_INLINE void multiply_tiles(const float* v, std::int64_t v_block, const float* u, std::int64_t channels, float* m, const std::byte* ahead,
-                                 std::int64_t advance) {
+INGOT_INLINE void multiply_tiles(const float* v, std::int64_t v_block, const float* u, std::int64_t depth, float* m, std::int64_t m_tile,
+                                 const std::byte* ahead, std::int64_t advance) {
   Vec a[R][C];
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
     INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = zero();
   }
-  for (std::int64_t begin = 0; begin < channels; begin += kVDepth, v += v_block) {
-    const std::int64_t depth = smaller(kVDepth, channels - begin);
+  for (std::int64_t begin = 0; begin < depth; begin += kVDepth, v += v_block) {
+    const std::int64_t rows = smaller(kVDepth, depth - begin);
     const float* x = v;
-    for (std::int64_t k = 0; k < depth; ++k) {
+    for (std::int64_t k = 0; k < rows; ++k) {
       __builtin_prefetch(ahead);
       __builtin_prefetch(ahead + 64);
       ahead += advance;
@@ -167,23 +137,23 @@ INGOT_INLINE void multiply_tiles(const float* v, std::int64_t v_block, const flo
     }
   }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) store(m + r * kMTile + c * kLanes, a[r][c]);
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(m + r * m_tile + c * kLanes, a[r][c]);
   }
 }
 
 template <int R>
-void multiply_rows(const float* v, std::int64_t v_block, const float* u, std::int64_t channels, float* m, const std::byte* ahead,
-                   std::int64_t advance) {
+void multiply_rows(const float* v, std::int64_t v_block, const float* u, std::int64_t depth, float* m, std::int64_t m_tile,
+                   const std::byte* ahead, std::int64_t advance) {
   if constexpr (R <= kBothHalves) {
-    multiply_tiles<R, 2>(v, v_block, u, channels, m, ahead, advance);
+    multiply_tiles<R, 2>(v, v_block, u, depth, m, m_tile, ahead, advance);
   } else {
-    multiply_tiles<R, 1>(v, v_block, u, channels, m, ahead, advance);
-    multiply_tiles<R, 1>(v, v_block, u + kLanes, channels, m + kLanes, (const std::byte*)u, 0);
+    multiply_tiles<R, 1>(v, v_block, u, depth, m, m_tile, ahead, advance);
+    multiply_tiles<R, 1>(v, v_block, u + kLanes, depth, m + kLanes, m_tile, (const std::byte*)u, 0);
   }
 }
 
-typedef void (*MultiplyRows)(const float* v, std::int64_t v_block, const float* u, std::int64_t channels, float* m, const std::byte* ahead,
-                             std::int64_t advance);
+typedef void (*MultiplyRows)(const float* v, std::int64_t v_block, const float* u, std::int64_t depth, float* m, std::int64_t m_tile,
+                             const std::byte* ahead, std::int64_t advance);
 constexpr MultiplyRows kByRows[] = {
     multiply_rows<1>,  multiply_rows<2>,
 #if defined(__AVX2__)
@@ -202,8 +172,8 @@ INGOT_INLINE void multiply_position(const WinogradJob& job, const float* v, cons
   const std::int64_t v_block = (std::int64_t)job.tiles * kVRow, advance = kPanel * 4 / blocks;
   for (int b = 0; b < blocks; ++b) {
     const int first = job.tiles * b / blocks, rows = job.tiles * (b + 1) / blocks - first;
-    const std::byte* ahead = blocks == 1 ? (const std::byte*)u + 8192 : (const std::byte*)next + b * advance * job.channels;
-    kByRows[rows - 1](v + first * kVRow, v_block, u, job.channels, m + (std::int64_t)first * kMTile, ahead, advance);
+    const std::byte* ahead = blocks == 1 ? (const std::byte*)u + 8192 : (const std::byte*)next + b * advance * job.depth;
+    kByRows[rows - 1](v + first * kVRow, v_block, u, job.depth, m + first * job.m_tile, job.m_tile, ahead, advance);
   }
 }
 
@@ -226,14 +196,27 @@ INGOT_INLINE void finish_rows(const float* m, float* y, std::int64_t row, Vec& f
   }
 }
 
+/// A line's outputs for 16 outputs, `step` floats apart; adds 0 to `faults` when its ends are finite.
+INGOT_INLINE void finish_line(const float* m, float* y, std::int64_t step, Vec& faults) {
+  Vec from[8], t[4];
+  INGOT_UNROLL for (int i = 0; i < 8; ++i) from[i] = load(m + i * kPanel);
+  transform_output(from, t);
+  INGOT_UNROLL for (int i = 0; i < 4; ++i) store(y + i * step, t[i]);
+  faults = fma(t[0] + t[3], zero(), faults);
+}
+
 /// A tile's outputs for one panel, `row` floats from row to row; whether its corners are finite.
-template <int Tile>
+template <WinogradTile Tile>
 INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
   Vec faults = zero();
   for (int c = 0; c < kPanel; c += kLanes, m += kLanes, y += kLanes) {
-    if constexpr (Tile == 4) {
+    if constexpr (Tile == WinogradTile::square_4) {
       finish_rows<false>(m, y, row, faults);
       finish_rows<true>(m, y, row, faults);
+      continue;
+    }
+    if constexpr (is_line(Tile)) {
+      finish_line(m, y, Tile == WinogradTile::down ? row : kPanel, faults);
       continue;
     }
     Vec half[2][4];
@@ -261,19 +244,27 @@ INGOT_INLINE void weights_of(const T* panel, std::int64_t k, float* w) {
   for (int i = 0; i < kPanel; ++i) w[i] = load_one(panel + (k / kDepth * kPanel + i) * kDepth + k % kDepth);
 }
 
+/// A pixel of x, or zeros.
+template <class T>
+INGOT_INLINE const T* pixel_of(const WinogradJob& job, std::int64_t image, std::int64_t row, std::int64_t column) {
+  const bool inside = row >= 0 && row < job.height && column >= 0 && column < job.width;
+  return inside ? (const T*)job.x + image * job.image_stride + row * job.row_stride + column * job.column_stride : (const T*)job.zeros;
+}
+
 /// The same outputs as sums of products in the order (row, column, channel) of the weight.
 template <class T>
 __attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job, std::int64_t tile, std::int64_t panel, float* y, std::int64_t row) {
   const Corner corner = corner_of(job, tile);
   const T* const weight = (const T*)(job.weight + panel * job.panel_bytes);
-  Patch<T> patch;
-  patch_of(job, corner, patch);
-  for (int i = 0; i < job.tile; ++i)
-    for (int j = 0; j < job.tile; ++j) {
+  const std::int64_t down = job.tile == WinogradTile::across ? 1 : job.taps.count, across = job.tile == WinogradTile::down ? 1 : job.taps.count;
+  const std::int64_t step_down = down == 1 ? 1 : job.taps.stride, step_across = across == 1 ? 1 : job.taps.stride;
+  for (int i = 0; i < height_of(job.tile); ++i)
+    for (int j = 0; j < width_of(job.tile); ++j) {
       Vec a = zero(), b = zero();
       std::int64_t row_of_panel = 0;
-      for (int tap = 0; tap < 9; ++tap) {
-        const T* from = patch[i + tap / 3][j + tap % 3];
+      for (std::int64_t tap = 0; tap < down * across; ++tap) {
+        const T* from = pixel_of<T>(job, corner.image, (corner.row + i) * step_down - job.top + tap / across,
+                                    (corner.column + j) * step_across - job.left + tap % across);
         for (std::int64_t k = 0; k < job.channels; ++k, ++row_of_panel) {
           float w[kPanel];
           weights_of(weight, row_of_panel, w);
@@ -288,18 +279,18 @@ __attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job
 }
 
 /// Finishes `run` neighbouring tiles of one panel and runs the expression over their outputs, a row of pixels at a time.
-template <int Tile>
+template <WinogradTile Tile>
 INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std::int64_t tile, int run, std::int64_t panel, const float* m) {
-  constexpr std::int64_t kRow = kTileRun * Tile * kPanel;
+  constexpr std::int64_t kRow = kRunPixels * kPanel;
   for (int i = 0; i < run; ++i) {
-    float* y = job.finished + i * Tile * kPanel;
-    if (!finish_tile<Tile>(m + i * kMTile, y, kRow))
+    float* y = job.finished + i * width_of(Tile) * kPanel;
+    if (!finish_tile<Tile>(m + i * job.m_tile, y, kRow))
       with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) { finish_tile_directly<T>(job, tile + i, panel, y, kRow); });
   }
   const Corner corner = corner_of(job, tile);
-  const int pixels = (int)smaller(run * Tile, job.out_width - corner.column);
+  const int pixels = (int)smaller(run * width_of(Tile), job.out_width - corner.column);
   const std::int64_t column = panel * kPanel;
-  for (std::int64_t i = 0; i < smaller(Tile, job.out_height - corner.row); ++i) {
+  for (std::int64_t i = 0; i < smaller(height_of(Tile), job.out_height - corner.row); ++i) {
     const std::int64_t pixel = (corner.image * job.out_height + corner.row + i) * job.out_width + corner.column;
     run_epilogue(job.epilogue, epilogue, job.finished + i * kRow, kPanel, pixel, pixels, column, smaller(kPanel, job.outputs - column));
   }
@@ -307,7 +298,7 @@ INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std
 
 /// G g Gᵀ of all channels of a panel, from G's rows.
 template <int Size, class T>
-void transform_weight(const double (&g)[Size][3], const T* panel, std::int64_t channels, float* u) {
+void transform_square(const double (&g)[Size][3], const T* panel, std::int64_t channels, float* u) {
   for (std::int64_t k = 0; k < channels; ++k) {
     double half[Size][3][kPanel];
     for (int i = 0; i < Size; ++i)
@@ -325,7 +316,28 @@ void transform_weight(const double (&g)[Size][3], const T* panel, std::int64_t c
   }
 }
 
-template <int Tile, class T>
+/// G g of a block's channels.
+template <class T>
+void transform_block(const WinogradTaps& taps, std::int64_t block, const T* panel, std::int64_t channels, float* u) {
+  const std::int64_t depth = taps.blocks() * block_depth(channels);
+  for (std::int64_t k = 0; k < channels; ++k) {
+    float w[5][kPanel] = {};
+    for (int i = 0; i < 5; ++i) {
+      const std::int64_t tap = taps.first_of(block) + i * taps.stride;
+      if (tap < taps.count) weights_of(panel, tap * channels + k, w[i]);
+    }
+    for (int p = 0; p < 8; ++p) {
+      float* to = u + (p * depth + block * block_depth(channels) + k) * kPanel;
+      for (int l = 0; l < kPanel; ++l) {
+        double sum = 0;
+        for (int i = 0; i < 5; ++i) sum += kLineWeights[p][i] * w[i][l];
+        to[l] = (float)sum;
+      }
+    }
+  }
+}
+
+template <WinogradTile Tile, class T>
 INGOT_INLINE void transform_tiles(const WinogradJob& job) {
   for (int tile = 0; tile < job.tiles; ++tile) {
     const Corner corner = corner_of(job, job.first_tile + tile);
@@ -341,51 +353,70 @@ INGOT_INLINE void transform_tiles(const WinogradJob& job) {
   }
 }
 
-void transform_weight(const std::byte* panel, DType dtype, std::int64_t channels, int tile, float* u) {
-  // Row p of G is (1, p, p²) over the product of p's distances to the other points; the last one, for infinity, is (0, 0, 1).
-  // F(2x2, 3x3): the signs of the first row of G and of Bᵀ are turned.
-  const double a = kNear, b = kFar, zero = a * a * b * b, near = 2 * a * a * (a * a - b * b), far = 2 * b * b * (b * b - a * a);
-  const double four[6][3] = {{1 / zero, 0, 0},
-                             {1 / near, a / near, a * a / near},
-                             {1 / near, -a / near, a * a / near},
-                             {1 / far, b / far, b * b / far},
-                             {1 / far, -b / far, b * b / far},
-                             {0, 0, 1}};
-  const double two[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
+template <class T>
+INGOT_INLINE void transform_lines(const WinogradJob& job) {
+  const std::int64_t blocks = job.taps.blocks();
+  for (int tile = 0; tile < job.tiles; ++tile) {
+    const Corner corner = corner_of(job, job.first_tile + tile);
+    std::int64_t k = 0;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      Line<T> line;
+      line_of(job, corner, block, line);
+      for (std::int64_t channel = 0; channel < job.channels; channel += kLanes, k += kLanes) {
+        float* v = job.v + (k / kVDepth * job.tiles + tile) * kVRow + k % kVDepth;
+        if (job.channels - channel >= kLanes)
+          transform_vector<true, T>(line, channel, kLanes, v, job.v_position);
+        else
+          transform_vector<false, T>(line, channel, (int)(job.channels - channel), v, job.v_position);
+      }
+    }
+  }
+}
+
+void transform_weight(const std::byte* panel, DType dtype, std::int64_t channels, WinogradTile tile, const WinogradTaps& taps, float* u) {
   with_floats(dtype, (const void*)panel, [&](const auto* w) {
-    if (tile == 2) transform_weight(two, w, channels, u);
-    else transform_weight(four, w, channels, u);
+    if (tile == WinogradTile::square_4) return transform_square(kSquare4Weights, w, channels, u);
+    if (tile == WinogradTile::square_2) return transform_square(kSquare2Weights, w, channels, u);
+    for (std::int64_t block = 0; block < taps.blocks(); ++block) transform_block(taps, block, w, channels, u);
   });
 }
 
 void transform_inputs(const WinogradJob& job) {
   with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) {
-    if (job.tile == 2) transform_tiles<2, T>(job);
-    else transform_tiles<4, T>(job);
+    if (job.tile == WinogradTile::square_4) transform_tiles<WinogradTile::square_4, T>(job);
+    else if (job.tile == WinogradTile::square_2) transform_tiles<WinogradTile::square_2, T>(job);
+    else transform_lines<T>(job);
   });
 }
 
+template <WinogradTile Tile>
+INGOT_INLINE void finish_outputs(const WinogradJob& job, std::int64_t first, int panels) {
+  constexpr std::int64_t kMost = kRunPixels / width_of(Tile);
+  EpilogueTile epilogue;
+  begin_epilogue(job.epilogue, epilogue);
+  for (int tile = 0, run; tile < job.tiles; tile += run) {
+    const std::int64_t at = job.first_tile + tile, left = smaller(job.tiles_across - at % job.tiles_across, job.tiles - tile);
+    const std::int64_t runs = (left + kMost - 1) / kMost;
+    run = (int)((left + runs - 1) / runs);
+    for (int panel = 0; panel < panels; ++panel)
+      finish_run<Tile>(job, epilogue, at, run, first + panel, job.m + (panel * job.tiles + tile) * job.m_tile);
+  }
+}
+
 void compute_outputs(const WinogradJob& job, std::int64_t first, int panels) {
-  const int positions = (job.tile + 2) * (job.tile + 2);
-  const std::int64_t position_floats = job.channels * kPanel, panel_floats = positions * position_floats, m_panel = (std::int64_t)job.tiles * kMTile;
+  const int positions = positions_of(job.tile);
+  const std::int64_t position_floats = job.depth * kPanel, panel_floats = positions * position_floats;
   const float* u = job.u + first * panel_floats;
   for (int position = 0; position < positions; ++position)
     for (int panel = 0; panel < panels; ++panel) {
       const float* from = u + panel * panel_floats + position * position_floats;
       const float* next = panel + 1 < panels ? from + panel_floats : u + (position + 1) * position_floats;
-      multiply_position(job, job.v + position * job.v_position, from, next, job.m + panel * m_panel + position * kPanel);
+      multiply_position(job, job.v + position * job.v_position, from, next, job.m + panel * job.tiles * job.m_tile + position * kPanel);
     }
-  EpilogueTile epilogue;
-  begin_epilogue(job.epilogue, epilogue);
-  for (int tile = 0, run; tile < job.tiles; tile += run) {
-    const std::int64_t at = job.first_tile + tile, left = job.tiles_across - at % job.tiles_across;
-    run = (int)smaller(smaller(kTileRun, left), job.tiles - tile);
-    for (int panel = 0; panel < panels; ++panel) {
-      const float* m = job.m + panel * m_panel + (std::int64_t)tile * kMTile;
-      if (job.tile == 2) finish_run<2>(job, epilogue, at, run, first + panel, m);
-      else finish_run<4>(job, epilogue, at, run, first + panel, m);
-    }
-  }
+  if (job.tile == WinogradTile::square_4) finish_outputs<WinogradTile::square_4>(job, first, panels);
+  else if (job.tile == WinogradTile::square_2) finish_outputs<WinogradTile::square_2>(job, first, panels);
+  else if (job.tile == WinogradTile::down) finish_outputs<WinogradTile::down>(job, first, panels);
+  else finish_outputs<WinogradTile::across>(job, first, panels);
 }
 
 }  // namespace

@@ -1,16 +1,22 @@
-// 3x3 convolution with stride 1 by Winograd's F(4x4, 3x3) and F(2x2, 3x3): what the host half (kernels/winograd.cpp) hands to the
-// level halves. Plain data only.
+// Convolution by Winograd's F(4x4, 3x3) and F(2x2, 3x3), and along one axis by F(4, 5): what the host half
+// (kernels/winograd.cpp) hands to the level halves. Plain data only.
 //
 // A tile of 4x4 outputs reads a patch d of 6x6 inputs: Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A for the interpolation points 0, ±5/8, ±3/2, ∞.
 // Every constant of A and B is exact in float32, and the points keep the error at about twice the direct sum's (with the usual
 // 0, ±1, ±2 it is five times): root mean square 6e-7 of the outputs' for 64 channels, 2e-6 for 512. A tile of 2x2 outputs reads
 // 4x4 inputs, for the points 0, ±1, ∞; its transformed weight is less than half as large.
 //
-// The order of summation of an output is the same for every number of tiles, images and threads. At each position of
-// the transformed tile the channel runs upwards in one accumulator; then come the fixed sums of the transforms.
+// A kernel of k taps along one axis with stride s is a sum of blocks of at most 5 taps, s inputs apart: of block b the first tap is
+// the one at (b / s) * 5 * s + b % s. A tile of 4 outputs reads 8 inputs of a block, y = Aᵀ Σ (G g ⊙ Bᵀ d) for the points 0, ±1/2, ±1,
+// ±2, ∞; the blocks are summed as more channels are, before the one transform of outputs. 9 taps with stride 1 or 2 are two
+// blocks: 16 products in the place of 36. The error is 2.1 to 2.6 times the direct sum's (with 6 outputs of a tile, or 9 taps in one
+// block, it would be 7 to 20 times).
 //
-// A value that is not finite would spread over its tile. It always reaches one of the tile's corner outputs, so a tile whose
-// corners are not all finite is computed again from the weight itself, in the order of the direct product.
+// The order of summation of an output is the same for every number of tiles, images and threads. At each position of
+// the transformed tile the block and in it the channel run upwards in one accumulator; then come the fixed sums of the transforms.
+//
+// A value that is not finite would spread over its tile. It always reaches one of the tile's corner outputs (of a line its ends), so a
+// tile whose corners are not all finite is computed again from the weight itself, in the order of the direct product.
 //
 // x and the weight may be of 16 bits: transforms and products are float32 all the same, so that only what was stored is rounded.
 #pragma once
@@ -24,15 +30,38 @@
 
 namespace ingot {
 
-constexpr int kMostPositions = 36;  // of a transformed tile: 6x6
-constexpr int kVDepth = 64;      // channels of a block of transformed inputs
+constexpr int kVDepth = 64;      // rows of k of a block of transformed inputs
 constexpr int kVRow = 64 + 16;   // floats from tile to tile of a block: an odd number of cache lines
-constexpr int kMTile = kMostPositions * 32;  // floats from tile to tile of the products
-constexpr int kTileRun = 4;      // neighbouring tiles whose outputs are finished together: at most 16 pixels of 32 outputs, kTile
+constexpr int kRunPixels = 16;   // outputs side by side of neighbouring tiles that are finished together: 32 outputs of them are kTile
+
+/// Which outputs a tile has: 4x4, 2x2, 4x1, 1x4.
+enum class WinogradTile : std::uint8_t { square_4, square_2, down, across };
+
+constexpr bool is_line(WinogradTile tile) { return tile == WinogradTile::down || tile == WinogradTile::across; }
+constexpr int height_of(WinogradTile tile) { return tile == WinogradTile::square_2 ? 2 : tile == WinogradTile::across ? 1 : 4; }
+constexpr int width_of(WinogradTile tile) { return tile == WinogradTile::square_2 ? 2 : tile == WinogradTile::down ? 1 : 4; }
+constexpr int positions_of(WinogradTile tile) { return tile == WinogradTile::square_4 ? 36 : tile == WinogradTile::square_2 ? 16 : 8; }
+
+/// The kernel of a line of taps; of a square one 3 and 1.
+struct WinogradTaps {
+  std::int64_t count, stride;
+
+  constexpr std::int64_t first_of(std::int64_t block) const { return block / stride * (5 * stride) + block % stride; }
+  /// Blocks with a tap.
+  constexpr std::int64_t blocks() const {
+    const std::int64_t rest = count % (5 * stride);
+    return count / (5 * stride) * stride + (rest < stride ? rest : stride);
+  }
+};
+
+/// A block's channels in rows of k: whole vectors, so that none lies across two blocks of transformed inputs.
+constexpr std::int64_t block_depth(std::int64_t channels) { return (channels + 15) / 16 * 16; }
 
 /// A group of tiles, numbered through all images in row-major order, whose transformed inputs lie together.
 struct WinogradJob {
-  int tile;                       // outputs of a tile each way: 4 or 2; it has (tile + 2)² positions
+  WinogradTile tile;
+  WinogradTaps taps;
+  std::int64_t depth;             // rows of k at a position: channels, of lines block_depth of each block
   // The images.
   DType dtype;                    // of x and the weight
   const std::byte* x;
@@ -43,27 +72,27 @@ struct WinogradJob {
   // The group.
   std::int64_t first_tile;
   int tiles;
-  float* v;                       // [positions][ceil(channels / kVDepth)][tile][kVRow]
+  float* v;                       // [positions][ceil(depth / kVDepth)][tile][kVRow]
   std::int64_t v_position;        // floats from position to position
   // The product.
-  const float* u;                 // [panel][positions][channels][32]
+  const float* u;                 // [panel][positions][depth][32]
   const std::byte* weight;        // panels of k = (tap, channel) as in matmul.h, for tiles with values that are not finite
   std::int64_t panel_bytes;
-  float* m;                       // [panel of the group][tile][positions][32], tiles kMTile apart
+  float* m;                       // [panel of the group][tile][positions][32], tiles m_tile apart
+  std::int64_t m_tile;
   // The epilogue.
   EpilogueJob epilogue;           // operand 0: the sum
-  float* finished;                // [tile][kTileRun * tile][32]
+  float* finished;                // [row of a tile][kRunPixels][32]
 };
 
-constexpr std::int64_t v_blocks(std::int64_t channels) { return (channels + kVDepth - 1) / kVDepth; }
+constexpr std::int64_t v_blocks(std::int64_t depth) { return (depth + kVDepth - 1) / kVDepth; }
 /// An odd number of cache lines, so that the positions of a tile fall into different sets.
-constexpr std::int64_t v_position(std::int64_t channels, std::int64_t tiles) {
-  return ((v_blocks(channels) * tiles * kVRow) / 16 | 1) * 16;
-}
+constexpr std::int64_t v_position(std::int64_t depth, std::int64_t tiles) { return ((v_blocks(depth) * tiles * kVRow) / 16 | 1) * 16; }
+constexpr std::int64_t m_tile_of(WinogradTile tile) { return positions_of(tile) * 32 + 16; }  // odd too
 
 struct WinogradTable {
-  /// Transforms a panel of the weight, k = (tap, channel), to [positions][channels][32].
-  void (*weight)(const std::byte* panel, DType dtype, std::int64_t channels, int tile, float* u);
+  /// Transforms a panel of the weight, k = (tap, channel), to [positions][depth][32]; what no tap reaches keeps its zeros.
+  void (*weight)(const std::byte* panel, DType dtype, std::int64_t channels, WinogradTile tile, const WinogradTaps& taps, float* u);
   /// Transforms the tiles of the group.
   void (*inputs)(const WinogradJob& job);
   /// Computes all tiles of the group for `panels` panels from `first` on.
