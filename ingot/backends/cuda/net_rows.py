@@ -110,6 +110,8 @@ def _places(node: Node, dim: Dim, at: Sequence[Place | None]) -> Place | None:
     op: Any = node.op
     if isinstance(op, Expand) and at[0] is None and _has(op.shape, dim):  # the same for every row
         return Place(next(i for i, size in enumerate(node.output.shape) if _has([size], dim)))
+    if isinstance(op, Slice) and _has(op.starts, dim):  # of any axis: from another element in each padded size
+        raise _Mixed
     shaped = isinstance(op, Reshape | Expand | WithShape | Slice)  # whose sizes are looked at
     if not shaped and any(_has([d], dim) for d in op.dimensions() if d is not None):
         raise _Mixed

@@ -187,6 +187,7 @@ MIXED: dict[str, Callable[[Any, Any], Any]] = {
     "without the first": lambda m, x: x[1:] * 2,
     "another behind them": lambda m, x: torch.cat([x, x[:1]]),
     "their places": lambda m, x: x + torch.arange(x.shape[0])[:, None, None],
+    "an element by their number": lambda m, x: x.reshape(-1, 24)[:, x.shape[0] - 1],
     "rows inside": lambda m, x: m.layer(x.permute(1, 0, 2).reshape(-1, 6)).reshape(-1, 24).softmax(0),
 }
 
