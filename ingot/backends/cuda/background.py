@@ -13,6 +13,10 @@ SWITCH = 2e-4  # seconds that a thread in the background keeps the interpreter, 
 
 log = logging.getLogger("ingot.cuda")
 
+# Whoever captures on a GPU, or waits for all of it: torch's generator of random numbers belongs to one capture at a
+# time, and CUDA ends captures in all threads where one waits for the device, with an error for that one too.
+CAPTURES = threading.RLock()  # a signal handler may run a session too
+
 
 class Background:
     """A thread that does what it is asked, one after the other. It is there while there is something to do."""
@@ -121,13 +125,32 @@ def is_compiled_only() -> bool:
     return bool(getattr(_here, "compiled_only", False))
 
 
+class _Ways:
+    """How many threads give way, and what Python's interval was before the first of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.threads = 0
+        self.before = 0.0
+
+
+_ways = _Ways()
+
+
 @contextmanager
 def gives_way() -> Iterator[None]:
     """While Python works beside steps: a step lets go of the interpreter at every launch, and would wait for it as
-    long as Python lets the other thread run on, 5 ms, some hundreds of times."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH))
+    long as Python lets the other thread run on, 5 ms, some hundreds of times. The interval is one of the process: it is
+    what it was when the last of several threads is done."""
+    with _ways.lock:
+        if not _ways.threads:
+            _ways.before = sys.getswitchinterval()
+            sys.setswitchinterval(min(_ways.before, SWITCH))
+        _ways.threads += 1
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        with _ways.lock:
+            _ways.threads -= 1
+            if not _ways.threads:
+                sys.setswitchinterval(_ways.before)

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from ingot import _lazy
+from ingot.backends.cuda.background import CAPTURES
 from ingot.backends.cuda.devices import FLOAT8
 from ingot.backends.cuda.launch_shapes import power
 from ingot.backends.cuda.net_calls import (
@@ -383,11 +384,12 @@ class Forms:
         try:
             if way() is None:
                 return float("inf")
-            torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                for _ in range(REPEATS):
-                    way()
+            with CAPTURES:
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    for _ in range(REPEATS):
+                        way()
         except RuntimeError as e:
             if out_of_memory(e) or of_device(e):
                 raise

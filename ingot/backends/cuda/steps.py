@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from ingot.backends.cuda.background import CAPTURES
 from ingot.backends.cuda.choice import WORDS, Kind
 from ingot.backends.cuda.launch_shapes import most_tiles, power, tiles_of
 from ingot.backends.cuda.page_locked import PAGE_LOCKED
@@ -250,9 +250,6 @@ def _lent(torch: Any, tensor: Any) -> Any:
     return torch.as_tensor(_Lender(tensor.view(words)), device=tensor.device).view(tensor.dtype)
 
 
-_one = Lock()  # torch's generator of random numbers belongs to one capture at a time
-
-
 class Graphs:
     """Captures work on one device, whatever thread asks for it. What the graphs hold lies in one arena, for one runs at
     a time. room: bytes of it, as the largest work needs; torch divides it for each."""
@@ -275,7 +272,7 @@ class Graphs:
             self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self._device)
         room, self._room = self._room, 0
         graph = torch.cuda.CUDAGraph()
-        with _one, torch.cuda.stream(self._stream):
+        with CAPTURES, torch.cuda.stream(self._stream):
             few = torch.zeros((16, 16), dtype=torch.bfloat16, device=self._device)
             torch.mm(few, few)  # makes this thread's handle of the library and its memory, which a graph cannot
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

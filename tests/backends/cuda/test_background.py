@@ -152,3 +152,9 @@ def test_giving_way() -> None:
     with pytest.raises(ValueError, match="no"):
         fails()
     assert sys.getswitchinterval() == before
+    one, other = gives_way(), gives_way()  # of two threads, the first of which is done first
+    with one:
+        other.__enter__()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH)
+    other.__exit__(None, None, None)
+    assert sys.getswitchinterval() == before

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ingot.backends.cuda.background import CAPTURES
+from ingot.backends.cuda.net_executor import NetExecutor
+from ingot.backends.cuda.net_forms import Forms
 from ingot.backends.cuda.steps import Graphs
 
 
@@ -82,3 +85,27 @@ def test_a_capture_that_fails_is_ended(fails: Any) -> None:
     torch.asked.clear()
     graphs.captured(lambda: torch.note("work") and {})
     assert torch.asked == ["on stream of 2", "product", BEGIN, "work", "end", "off"]
+
+
+@pytest.mark.parametrize("whose", ["a step's", "a net's", "that of ways which are timed"])
+def test_one_capture_at_a_time(whose: str) -> None:
+    """Whose ever it is, and with it a wait for the device, which would end another thread's."""
+    torch, alone = Torch(), []
+
+    def note(*_: Any, **words: Any) -> Any:
+        alone.append(CAPTURES._is_owned())
+        return nullcontext()
+
+    torch.cuda.synchronize, torch.cuda.graph = note, note
+    executor = SimpleNamespace(_torch=torch, _pool=None)
+    forms = SimpleNamespace(torch=torch, made=SimpleNamespace(refused={}))
+    if whose == "a step's":
+        Graphs(torch, DEVICE, 0).captured(lambda: note() and {})
+    elif whose == "a net's":
+        NetExecutor._captured(executor, lambda: note() and {})
+    else:
+        torch.cuda.Event = lambda **words: SimpleNamespace(record=int, synchronize=int, elapsed_time=lambda end: 1.0)
+        torch.cuda.CUDAGraph = lambda: SimpleNamespace(replay=int)
+        assert Forms._time(forms, "way", note) == 1.0
+        assert alone.pop(0) is False  # the first run is none of the capture
+    assert len(alone) > 0 and all(alone) and not CAPTURES._is_owned()
