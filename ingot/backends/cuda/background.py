@@ -68,41 +68,6 @@ class Background:
             del work  # it may hold whoever asked
 
 
-class InTurn:
-    """A lock that goes to whoever has waited longest: a thread that takes it again and again lets others pass."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken = False
-        self._waiting: deque[threading.Lock] = deque()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._taken:
-                self._taken = True
-                return
-            mine = threading.Lock()
-            mine.acquire()
-            self._waiting.append(mine)
-        try:
-            mine.acquire()
-        except BaseException:  # Ctrl-C
-            with self._lock:
-                waits = mine in self._waiting
-                if waits:
-                    self._waiting.remove(mine)
-            if not waits:  # it was this one's turn
-                self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().release()  # it is taken still: by the next one
-            else:
-                self._taken = False
-
-
 class NotCompiled(Exception):
     """A kernel would have to be compiled, in a thread that does not wait for one."""
 

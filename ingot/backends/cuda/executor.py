@@ -1,13 +1,12 @@
 """An executor of networks on an NVIDIA GPU: kernels of our own where there are some, torch forms elsewhere.
 
 A step of a language model is padded to one of few sizes: its first kernel reads its inputs in memory of the host, its
-last one writes the tokens there. It runs call by call, until a thread beside the steps has captured these calls as a
+last one writes the tokens there. It runs call by call, and while the device computes it these calls are recorded as a
 CUDA graph, one for each kind of choice that is made of its logits; those of prompts when their size comes again. Large
 steps, and whatever else is asked for, run call by call as they are.
 
-No step waits for that thread longer than it takes to record one graph, tens of milliseconds. Only a step whose kernels
-nobody has compiled yet waits for them: they are foreseen and compiled side by side, and behind it those of the steps
-that are likely next.
+That takes tens of milliseconds. Only a step whose kernels nobody has compiled yet waits longer: they are foreseen and
+compiled side by side, and behind it, in a thread of their own, those of the steps that are likely next.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _lazy, dtypes
-from ingot.backends.cuda.background import Background, InTurn, NotCompiled, compiled_only, gives_way
+from ingot.backends.cuda.background import Background, NotCompiled, compiled_only, gives_way
 from ingot.backends.cuda.choice import WORDS, Chooser, Kind, kind_of, tokens_of
 from ingot.backends.cuda.devices import FLOAT8, available, require_float8, require_gpu
 from ingot.backends.cuda.driver import architecture, require_room
@@ -99,10 +98,8 @@ class CudaExecutor(TorchExecutor):
         self._transfer = Transfer(torch, device)
         self._steps: dict[tuple[Size, Kind | None], Step] = {}
         self._uncaptured = ""  # why the last step that could not be captured was not
-        self._gate = InTurn()  # of who launches and who records
-        self._captor, self._compiler = Background("ingot-captures"), Background("ingot-kernels")
-        for background in (self._captor, self._compiler):
-            weakref.finalize(self, background.close)
+        self._compiler = Background("ingot-kernels")
+        weakref.finalize(self, self._compiler.close)
         names = {v.name for v in self._network.inputs}
         attentions = [c for c in made.calls if isinstance(c, Attention)]
         self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
@@ -186,35 +183,32 @@ class CudaExecutor(TorchExecutor):
                 yield
         except MemoryLimitError:
             if self._on_gpu:
-                with self._gate:  # torch gives nothing back while somebody records
-                    self._torch.cuda.empty_cache()
+                self._torch.cuda.empty_cache()
             raise
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with super()._alone(), self._gate:
-            yield
 
     def _launched(self, feeds: dict[str, Array], choice: Choice | None) -> Callable[[], Chosen]:
         """Starts a run; without a choice all outputs come back."""
         count = 0 if choice is None else len(choice.temperature)
         kind = kind_of(choice, int(self._network.outputs["logits"].shape[1])) if choice and count else None
-        if not self._foresees:
-            return self._started(feeds, choice, kind)
+        step = self._step(feeds, kind)
         try:
-            with compiled_only():
-                return self._started(feeds, choice, kind)
+            with compiled_only() if self._foresees else nullcontext():
+                wait = self._started(feeds, choice, kind, step)
         except NotCompiled:
             self._compile(feeds, kind)  # what was launched of the step until here is launched once more
-        return self._started(feeds, choice, kind)
+            wait = self._started(feeds, choice, kind, step)
+        if step is not None and step.wants_graph:
+            self._record(step)
+        return wait
 
-    def _started(self, feeds: dict[str, Array], choice: Choice | None, kind: Kind | None) -> Callable[[], Chosen]:
+    def _started(
+        self, feeds: dict[str, Array], choice: Choice | None, kind: Kind | None, step: Step | None
+    ) -> Callable[[], Chosen]:
         torch, transfer = self._torch, self._transfer
         sizes = self._last = self._sizes(feeds)
         count = 0 if choice is None else len(choice.temperature)
         flags: dict[Node, Any] = {}
         chosen: Any = None
-        step = self._step(feeds, kind)
         if step is not None:
             chosen, padded = step.start(transfer, feeds, choice, partial(self._work, step))
             counts = {n: v.spec.evaluate(sizes)[0] for n, v in self._network.outputs.items()}
@@ -234,8 +228,6 @@ class CudaExecutor(TorchExecutor):
         event = transfer.mark()
         if step is not None:
             step.ends(event)
-            if step.runs == (1 if step.size.each else 2):  # prompts have many lengths: some come once
-                self._captor.ask(_later(self, "_record", step))
         known = self._faults(feeds, sizes) if step is not None else {}  # while the device computes
 
         def wait() -> Chosen:
@@ -284,22 +276,24 @@ class CudaExecutor(TorchExecutor):
             self._steps[size, kind] = Step(self._torch, self._device, size, names, self._groups, kind)
         return self._steps[size, kind]
 
-    # ------------------------------------------------------------------------------------------------ beside the steps
+    # ------------------------------------------------------------------------------------------------ behind a launch
     def _record(self, step: Step) -> None:
-        """Makes a graph of a step that has run. One that cannot be captured runs call by call from then on, which is
-        said once."""
-        torch = self._torch
+        """Makes a graph of a step that was launched, while the device computes it. One that cannot be captured runs
+        call by call from then on, which is said once.
+
+        Here, and not in a thread beside the steps: while anybody captures, CUDA lets nobody in the process wait for
+        the whole device, so whoever has the answers already would be refused torch.cuda.synchronize().
+        """
+        work = partial(self._work, step)
         try:
-            with self._gate, self._exactly(), torch.cuda.device(self._device) if self._on_gpu else nullcontext():
-                work = partial(self._work, step)
-                try:
-                    step.record(self._graphs, work)
-                except RuntimeError as e:
-                    if not _short_of_memory(e) or not self._on_gpu:
-                        raise
-                    torch.cuda.empty_cache()  # nothing is given back inside of a capture
-                    step.record(self._graphs, work)
-        except Exception as e:  # nobody waits for it: whatever it is, steps run without
+            try:
+                step.record(self._graphs, work)
+            except RuntimeError as e:
+                if not _short_of_memory(e) or not self._on_gpu:
+                    raise
+                self._torch.cuda.empty_cache()  # nothing is given back inside of a capture
+                step.record(self._graphs, work)
+        except Exception as e:  # the step itself has run: whatever it is, steps run without
             tell = log.info if self._uncaptured else log.warning
             self._uncaptured = first_line(e.__cause__ or e.__context__ or e)
             tell("steps like %s run call by call, for they cannot be captured: %s", step.size, self._uncaptured)

@@ -145,7 +145,8 @@ class Step:
     Its inputs lie in a ring of page-locked memory of the host, which its first kernel reads, turn by turn; the tokens
     go where `results` of the inputs says, memory of the host too. So the device waits for no copy.
 
-    runs: how often it was started. recorded: whether it is a graph.
+    runs: how often it was started. recorded: whether it is a graph. wants_graph: whether it is to be recorded, which is
+    tried once.
     """
 
     def __init__(
@@ -162,6 +163,7 @@ class Step:
             array[...] = size.padding(name)
         self.inputs = Inputs.of(torch, device, layout, ring)
         self._graph: Graph | None = None
+        self._tried = False
         self._turns = 0
         self._lost = False  # whether the device may have taken fewer turns, for a run that failed
         self._ends: list[Any] = [None] * SLOTS  # events, of the runs that read the slots
@@ -170,9 +172,14 @@ class Step:
     def recorded(self) -> bool:
         return self._graph is not None
 
+    @property
+    def wants_graph(self) -> bool:
+        often = 1 if self.size.each else 2  # prompts have many lengths: some come once
+        return not self._tried and self.runs >= often
+
     def record(self, graphs: Graphs, work: Work) -> None:
-        """Records `work`, which computes the outputs and takes a turn, and has done so before. In any thread, while
-        nobody launches."""
+        """Records `work`, which computes the outputs and takes a turn, and has done so before."""
+        self._tried = True
         self._graph = graphs.captured(work)
 
     def start(
@@ -251,8 +258,9 @@ def _lent(torch: Any, tensor: Any) -> Any:
 
 
 class Graphs:
-    """Captures work on one device, whatever thread asks for it. What the graphs hold lies in one arena, for one runs at
-    a time. room: bytes of it, as the largest work needs; torch divides it for each."""
+    """Captures work on one device. What the graphs hold lies in one arena, for one runs at a time. room: bytes of it, as
+    the largest work needs; torch divides it for each.
+    """
 
     def __init__(self, torch: Any, device: Any, room: int) -> None:
         self._torch = torch
@@ -264,8 +272,8 @@ class Graphs:
     def captured(self, work: Work) -> Graph:
         """What computes `work` again, of which everything is compiled and loaded: it is not run.
 
-        torch.cuda.graph is not used: it waits for the device and gives memory back, which the steps that run beside
-        this would ask for again.
+        torch.cuda.graph is not used: it waits for the device, which computes meanwhile, and gives memory back, which
+        the next step would ask for again.
         """
         torch = self._torch
         if self._stream is None:

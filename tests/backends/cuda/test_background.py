@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from threading import Barrier, Event, Lock, Thread, current_thread
+from threading import Barrier, Event, Thread, current_thread
 
 import pytest
 
-from ingot.backends.cuda.background import SWITCH, Background, InTurn, compiled_only, gives_way, is_compiled_only
+from ingot.backends.cuda.background import SWITCH, Background, compiled_only, gives_way, is_compiled_only
 
 
 def test_the_order_of_work() -> None:
@@ -78,49 +78,6 @@ def test_a_process_ends_while_there_is_work() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["whole"], "")
-
-
-def test_a_lock_in_turn() -> None:
-    """One holds it; and who takes it again and again lets those pass who waited."""
-    lock, inside, order = InTurn(), Lock(), []
-
-    def often() -> None:
-        for _ in range(200):
-            with lock:
-                assert inside.acquire(blocking=False)
-                inside.release()
-
-    threads = [Thread(target=often) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    def once(number: int) -> None:
-        with lock:
-            order.append(number)
-
-    with lock:
-        waiting = []
-        for number in range(3):
-            waiting.append(Thread(target=once, args=(number,)))
-            waiting[-1].start()
-            while len(lock._waiting) <= number:
-                assert waiting[-1].is_alive()
-    with lock:  # behind those who came first
-        order.append(3)
-    for thread in waiting:
-        thread.join()
-    assert order == [0, 1, 2, 3]
-
-
-def test_a_lock_is_free_after_an_error() -> None:
-    lock = InTurn()
-    with pytest.raises(ValueError, match="no"), lock:
-        raise ValueError("no")
-    with lock:
-        assert lock._taken
-    assert not lock._taken
 
 
 def test_only_this_thread_wants_what_is_compiled() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from random import Random
-from threading import Event, Thread, current_thread
+from threading import Event, current_thread, main_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,8 +66,7 @@ def captures(session: Any) -> Any:
 
 
 def recorded(executor: Any) -> list[Any]:
-    """The sizes of the steps that are graphs, when all that goes on beside the steps is done."""
-    executor._captor.wait()
+    """The sizes of the steps that are graphs."""
     return [size for (size, _), step in executor._steps.items() if step.recorded]
 
 
@@ -93,48 +92,32 @@ def test_captured_steps(made: Any) -> None:
 
 
 @LONG
-def test_steps_do_not_wait_for_what_is_done_beside_them(made: Any) -> None:
-    """While that takes as long as it takes, steps run call by call; then as graphs, whose numbers are the same bits."""
+def test_a_graph_is_recorded_behind_a_launch(made: Any) -> None:
+    """In the thread that runs the session, once; the numbers before and after are the same bits."""
     session = made(precision="float32").on("cuda").session(kv_blocks=8)
-    executor, free = captures(session), Event()
+    executor, order = captures(session), []
+    captured, started = executor._graphs.captured, executor._started
+
+    def note(work: Any) -> Graph:
+        assert current_thread() is main_thread() and not is_compiled_only()
+        order.append("record")
+        return captured(work)
+
+    def start(*args: Any) -> Any:
+        order.append("launch")
+        return started(*args)
+
+    executor._graphs.captured, executor._started = note, start
     runs = [(step(3, context, 2), choice(3, back=[2])) for context in (5, 6)]
-    executor._captor.ask(free.wait)
-    before = [session.launch(*run)() for run in runs]
-    (padded,) = executor._steps.values()
-    assert padded.runs == 2 and not padded.recorded
-    free.set()
-    assert recorded(executor) == [ONE_EACH]
+    before = [session.launch(*run) for run in runs[:1]]
+    assert order == ["launch", "record"]  # before anybody waits
+    before.append(session.launch(*runs[1]))
     after = [session.launch(*run)() for run in runs]
-    assert padded.runs == 4
-    for one, other in zip(before, after, strict=True):
+    (padded,) = executor._steps.values()
+    assert padded.runs == 4 and order == ["launch", "record", "launch", "launch", "launch"]
+    for one, other in zip([wait() for wait in before], after, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist() and one.logprobs.tolist() == other.logprobs.tolist()
         assert one.outputs["logits"].tobytes() == other.outputs["logits"].tobytes()
-
-
-@LONG
-def test_nobody_launches_while_a_step_is_recorded(made: Any) -> None:
-    """Neither into a capture nor beside it, where torch gives no memory back; who records lets steps pass."""
-    session = made(precision="float32").on("cuda").session(kv_blocks=8)
-    executor, entered, free, order = captures(session), Event(), Event(), []
-
-    def slow(work: Any) -> Graph:
-        order.append("record")
-        entered.set()
-        assert free.wait(60) and current_thread().name == "ingot-captures"
-        order.append("recorded")
-        return again(work)
-
-    executor._graphs.captured = slow
-    session.run(step(3, 5, 2))
-    assert entered.wait(60)
-    other = Thread(target=lambda: (session.run(step(1, 5, 2)), order.append("run")))
-    other.start()
-    while not executor._gate._waiting:
-        assert other.is_alive()
-    free.set()
-    other.join()
-    assert order[:3] == ["record", "recorded", "run"]
-    assert len(recorded(executor)) == 2
 
 
 @LONG
@@ -178,6 +161,23 @@ def test_kernels_that_are_not_compiled(made: Any, lacks: str, monkeypatch: pytes
 
 
 @LONG
+def test_a_run_whose_results_find_no_memory(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one of its size is recorded, though it is not the first."""
+    executor = captures(session := made(precision="float32").on("cuda").session(kv_blocks=8))
+
+    def short(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(executor._transfer, "back", short)
+        with pytest.raises(ingot.errors.MemoryLimitError):
+            session.run(step(3, 5, 2))
+    assert recorded(executor) == []
+    session.run(step(3, 5, 2))
+    assert recorded(executor) == [ONE_EACH]
+
+
+@LONG
 def test_a_run_for_which_there_is_no_memory(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps behind it know nothing of it, though the device has taken its inputs."""
     built = made(precision="float32")
@@ -200,7 +200,7 @@ def test_a_run_for_which_there_is_no_memory(made: Any, monkeypatch: pytest.Monke
         assert session.launch(feeds, choice(3))().tokens.tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("captured", ["waited for", "whenever it is there", "never"])
+@pytest.mark.parametrize("captured", ["before", "meanwhile", "never"])
 @LONG
 def test_launched_steps(made: Any, captured: str) -> None:
     """Tokens stay on the device for the step behind, which is launched before anybody has read them."""
@@ -208,7 +208,7 @@ def test_launched_steps(made: Any, captured: str) -> None:
     session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
     if captured == "never":
         session._executor._captures = False
-    elif captured == "waited for":
+    elif captured == "before":
         executor = captures(session)
         session.launch(step(3, 5, 2), choice(3))()
         assert recorded(executor) == [ONE_EACH]
