@@ -258,8 +258,8 @@ def _lent(torch: Any, tensor: Any) -> Any:
 
 
 class Graphs:
-    """Captures work on one device. What the graphs hold lies in one arena, for one runs at a time. room: bytes of it, as
-    the largest work needs; torch divides it for each.
+    """Captures work on one device. What the graphs hold lies in one arena, for one runs at a time. room: bytes of it,
+    as the largest work needs; torch divides it for each.
     """
 
     def __init__(self, torch: Any, device: Any, room: int) -> None:
