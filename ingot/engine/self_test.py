@@ -97,8 +97,8 @@ def check(engine: Engine) -> Checked:
     found = engine.config.get(KEY)
     if found is None:
         raise UserError(
-            "this engine has no self-test: files of language models have one, and nets that ingot.quantize, or "
-            "ingot build with --data, made"
+            "this engine has no self-test: language models have one where the build made a report, and nets that "
+            "ingot.quantize, or ingot build with --data, made"
         )
     run, tolerance, outputs = _read(found)
     begin = perf_counter()

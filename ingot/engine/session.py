@@ -315,15 +315,16 @@ class Engine:
         """Writes the engine file (beside `path`, then renamed) and returns its bytes. Equal engines are equal files.
 
         Of an engine that was built for GPUs elsewhere, device="cuda:sm_90", the kernels that it launches there are
-        compiled too, into the folder PATH.cuda (docs/devices.md). A language model's that is in memory alone gets a
-        self-test, a run of a few tokens, for `ingot inspect --check`.
+        compiled too, into the folder PATH.cuda (docs/devices.md). A language model's that was built with its report
+        gets a self-test for `ingot inspect --check`, a run of a few tokens: what this machine computes, so that the
+        file is another one where instructions of another level round elsewhere.
         """
         known = self.header["weights"]
         names = [*self._read, *sorted(known.keys() - self._read.keys())]  # in the order in which programs read them
         tensors = {name: self.tensor(name) for name in names}
         weights = {n: {**known[n], "hash": file.digests(tensors[n])} for n in names}
         config = self.config
-        if self.kind == "llm" and self.path is None:
+        if self.kind == "llm" and self.path is None and self.report is not None:
             test = _lazy.load("ingot.engine.self_test:made_of_tokens")(self)
             config = config if test is None else {**config, "self_test": test}
         written = file.write(path, {**self.header, "config": config, "weights": weights}, tensors)
