@@ -236,7 +236,7 @@ def _as_floats(engine: Engine, compiled: Compiled) -> list[Remark]:
 
 
 CALIBRATE = "int8 convolutions need data: --weights int8 --activations int8 --data calib.npz, or ingot.quantize"
-STORED = "nothing: matrices of products, tables of embeddings and weights of recurrent layers are stored so"
+STORED = "nothing: matrices of products and experts, tables, and weights of recurrent layers are stored so"
 
 
 def _wider(network: Network, compiled: Compiled) -> list[Remark]:

@@ -19,6 +19,7 @@ from ingot.ir.call import UNLIMITED
 from ingot.ir.spec import Shape
 from ingot.ir.weight_format import COMPACT
 from ingot.ops.common import Array
+from ingot.ops.conversion import SCALES_OF_GROUPS
 from ingot.ops.indexing import Embedding
 from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, pack_panels, packed_dtype, packed_shape, unpack_panels, unpacked_dtype
@@ -37,7 +38,8 @@ class Layout(NamedTuple):
     ops: whose operands these are. sizes: how many numbers say what is stored; the first `rank` of them (None: all) are
     an operand's shape. most: how many operands it holds. shapes: those of what is stored, from the op, the dtype, the
     number of operands and the sizes. pack, unpack: between operands and what is stored, by the op and the sizes.
-    scaled: the last array are float32 scales of the others, integers, and the operands are float32 that both make.
+    scaled: the last array are scales of the others, which are of one of these types; the operands are float32 that
+    both make.
     """
 
     ops: tuple[type[Op], ...]
@@ -47,7 +49,7 @@ class Layout(NamedTuple):
     shapes: Callable[[Any, DType, int, Sizes], list[Shape]]
     pack: Callable[[Any, Sequence[Array], Sizes], list[Array]]
     unpack: Callable[[Any, Sequence[Array], int, Sizes], Sequence[Array]]
-    scaled: bool = False
+    scaled: tuple[DType, ...] = ()
 
 
 # -------------------------------------------------------------------------------------------------- panels of experts
@@ -69,6 +71,44 @@ def _unpack_experts(op: Moe, stored: Sequence[Array], count: int, sizes: Sizes) 
     n, k, experts = sizes
     each = [unpack_panels(part, n, k, count // experts) for part in np.split(stored[0], experts)]
     return [weights[part] for part in range(count // experts) for weights in each]
+
+
+def _scaled_expert_shapes(op: Moe, dtype: DType, count: int, sizes: Sizes) -> list[Shape]:
+    n, k, experts, group = sizes
+    panels = _expert_shapes(op, dtype, count, sizes[:3])
+    if dtype is dtypes.int4:
+        return [*panels, *_expert_shapes(op, dtypes.float32, count, (n, -(-k // group), experts))]
+    require(group == k or dtype not in COMPACT, f"{dtype.name} has one scale for each output, not groups of {group}")
+    return [*panels, (count * n,)]
+
+
+def _pack_scaled_experts(op: Moe, weights: Sequence[Array], sizes: Sizes) -> list[Array]:
+    """Rounded to what int8 with a scale for each output holds, or int4 with those of groups."""
+    n, k, experts, group = sizes
+    most, dtype = (127, dtypes.int8) if group == k else (7, dtypes.int4)
+    numbers, scales = [], []
+    for weight in weights:
+        groups = np.pad(weight, ((0, 0), (0, -k % group))).reshape(n, -1, group)
+        largest = np.abs(groups).max(2)
+        scales.append((np.where(largest > 0, largest, 1) / most).astype(np.float32))
+        whole = np.rint(groups / scales[-1][:, :, None]).reshape(n, -1)[:, :k]
+        numbers.append(whole.astype(np.int8).astype(dtype.numpy))
+    panels = _pack_experts(op, numbers, sizes[:3])
+    if dtype is dtypes.int4:
+        return [*panels, *_pack_experts(op, scales, (n, -(-k // group), experts))]
+    return [*panels, np.concatenate([s.reshape(-1) for e in range(experts) for s in scales[e::experts]])]
+
+
+def _unpack_scaled_experts(op: Moe, stored: Sequence[Array], count: int, sizes: Sizes) -> list[Array]:
+    n, k, experts, group = sizes
+    numbers = _unpack_experts(op, stored[:1], count, sizes[:3])
+    if unpacked_dtype(dtypes.get(stored[0].dtype)) is dtypes.int4:
+        scales = _unpack_experts(op, stored[1:], count, (n, -(-k // group), experts))
+    else:
+        each = stored[1].reshape(experts, count // experts, n, 1)
+        scales = [each[e, part] for part in range(count // experts) for e in range(experts)]
+    wide = [np.repeat(s.astype(np.float32), group, 1)[:, :k] for s in scales]
+    return [w.astype(np.float32) * s for w, s in zip(numbers, wide, strict=True)]
 
 
 # --------------------------------------------------------------------------------------------------- panels of groups
@@ -239,10 +279,15 @@ LAYOUTS = {
     ),
     # the same of int8, and a scale for each output
     "scaled panels of gates": Layout(
-        (Recurrent,), (2,), 2, 1, _scaled_shapes, _pack_scaled, _unpack_scaled, scaled=True,
+        (Recurrent,), (2,), 2, 1, _scaled_shapes, _pack_scaled, _unpack_scaled, (dtypes.int8,),
     ),
     # of one expert after the other; the last size is their number
     "panels of experts": Layout((Moe,), (3,), 2, UNLIMITED, _expert_shapes, _pack_experts, _unpack_experts),
+    # the same of fewer bits, and their scales: of 8 bits one for each output, the fourth size being all inputs; of int4
+    # one for so many neighbours of a row, in panels
+    "scaled panels of experts": Layout(
+        (Moe,), (4,), 2, UNLIMITED, _scaled_expert_shapes, _pack_scaled_experts, _unpack_scaled_experts, COMPACT,
+    ),
     # of a convolution, its channels last: every group of outputs begins a panel
     "panels of groups": Layout((Conv,), (3, 4, 5), None, 1, _group_shapes, _pack_conv, _unpack_conv),
     # of a convolution of every channel by itself: [taps, channels]
@@ -267,20 +312,24 @@ class Entry(NamedTuple):
     @property
     def scaled(self) -> bool:
         """Whether its operands are made of integers and scales."""
-        return self.layout != PLAIN and LAYOUTS[self.layout].scaled
+        return self.layout != PLAIN and bool(LAYOUTS[self.layout].scaled)
 
     def specs(self, stored: Sequence[Spec]) -> list[Spec]:
         """The operands; OpError where what is stored is not what the layout says."""
         if self.layout == PLAIN:
             return list(stored)
         layout = LAYOUTS[self.layout]
-        dtype = dtypes.int8 if layout.scaled else unpacked_dtype(stored[0].dtype)
+        dtype = unpacked_dtype(stored[0].dtype)
+        if layout.scaled and dtype not in layout.scaled:
+            dtype = layout.scaled[0]
         known = (*dtypes.PRECISIONS, *COMPACT)
         require(dtype in known, "what lies in a layout are floats, int8, int4 or float8_e4m3fn")
         shapes = layout.shapes(self.op, dtype, len(self.places), self.sizes)
         kinds = [packed_dtype(dtype)] * len(shapes)
         if layout.scaled:
-            kinds[-1] = dtype = dtypes.float32
+            narrow = dtype is dtypes.int4 and stored[-1].dtype in SCALES_OF_GROUPS
+            kinds[-1] = stored[-1].dtype if narrow else dtypes.float32
+            dtype = dtypes.float32
         for spec, wanted in zip(stored, map(Spec, shapes, kinds), strict=True):
             require(spec == wanted,
                     f"what is stored in {self.layout} must be {wanted.dtype.name}{list(wanted.shape)}, not {spec}")

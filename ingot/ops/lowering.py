@@ -158,6 +158,25 @@ class Lowered(Op):
              {"inner": Moe(top_k=1, normalize=False, activation="gelu"), "layouts": (
                  *plain(2), ("panels of experts", (2, 3, 4, 5), 40, 5, 2),
                  ("panels of experts", (6, 7), 5, 40, 2))}),
+        Case("experts of int8", (bf16("T", 6), f32("T", 2), i8(4, 2, 32, 4), f32(20), i8(2, 2, 32, 4), f32(12)),
+             {"inner": Moe(top_k=1), "layouts": (
+                 *plain(2), ("scaled panels of experts", (2, 3, 4, 5), 5, 6, 2, 6),
+                 ("scaled panels of experts", (6, 7), 6, 5, 2, 5))}),
+        Case("gates and ups of int4, downs of int8",
+             (f32(3, 64), f32(3, 2), u8(8, 8, 32, 4), f32(8, 2, 32), i8(4, 10, 32, 4), f32(128)),
+             {"inner": Moe(top_k=2), "layouts": (
+                 *plain(2), ("scaled panels of experts", (2, 3, 4, 5), 40, 64, 2, 32),
+                 ("scaled panels of experts", (6, 7), 64, 40, 2, 40))}),
+        Case("gates and ups of floats, downs of int4 with scales of 16 bits",
+             (f16(3, 6), f32(3, 2), f16(4, 6, 32), u8(2, 8, 32, 4), f16(2, 1, 32)),
+             {"inner": Moe(top_k=2), "layouts": (
+                 *plain(2), ("panels of experts", (2, 3, 4, 5), 64, 6, 2),
+                 ("scaled panels of experts", (6, 7), 6, 64, 2, 64))}),
+        Case("experts of int8 in groups",
+             (f32(3, 64), f32(3, 1), i8(4, 16, 32, 4), f32(4, 2, 32), f32(2, 40, 32)),
+             {"inner": Moe(top_k=1), "layouts": (
+                 *plain(2), ("scaled panels of experts", (2, 3), 40, 64, 1, 32),
+                 ("panels of experts", (4,), 64, 40, 1))}, error="int8 has one scale for each output"),
         # -------------------------------------------------------------------------------------------- recurrent layers
         Case("an LSTM with a projection and lengths", (
             f32("T", 3, 140), f32(8, 3, 32), f32(3, 3), f32(3, 35), f32(140), i32(3), f32(1, 35, 32)),

@@ -6,22 +6,19 @@ import dataclasses
 from typing import Any
 
 from ingot import dtypes
-from ingot.ir import F, Network, Node, Op, Spec, Value
-from ingot.ir.recipe import combine
+from ingot.ir import F, Network, Node, Op, Value
 from ingot.ops.indexing import Embedding
 from ingot.ops.lowering import Lowered, plain
-from ingot.ops.mixture import Moe
-from ingot.ops.panels import PANEL, packed_shape
+from ingot.ops.panels import PANEL
 from ingot.ops.product import Matmul
 from ingot.ops.recurrent import Recurrent
 from ingot.passes.integers import Factors, factors, no_recurrent_integers
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import FIXED, derive, joined_name, recipe_of, sizes, stored
+from ingot.passes.weights import FIXED, derive, joined_name, recipe_of, sizes
 
 
 def pack(network: Network, log: Log) -> None:
-    """The weights of products and experts in panels of 32 outputs; an embedding whose table is such a weight reads the
-    panels."""
+    """The weights of products in panels of 32 outputs; an embedding whose table is such a weight reads the panels."""
     dead: list[Node] = []
     packed: dict[Value, Value] = {}  # a weight that is packed by itself → its panels
     for node in list(network.nodes):
@@ -38,12 +35,6 @@ def pack(network: Network, log: Log) -> None:
                 op = Lowered(inner=node.op, layouts=(*plain(1), ("panels", (1,), n, k)))
                 result = network.emit(op, (node.inputs[0], packed[node.inputs[1]]))
             note(log, "pack", node, "reads the panels of the tied product, so that the table is stored once")
-            network.replace(node.output, result)
-            dead.extend(detach(network, node))
-    for node in list(network.nodes):
-        if isinstance(node.op, Moe) and all(v.kind == "parameter" for v in node.inputs[2:]):
-            with network.insert_before(node):
-                result = _packed_moe(network, node)
             network.replace(node.output, result)
             dead.extend(detach(network, node))
     network.remove(dead)
@@ -85,26 +76,6 @@ def _packed_recurrent(
         layouts[1] = ("scaled panels of gates", *layouts[1][1:])
         operands.insert(2, scaled.scales)
     return network.emit(Lowered(inner=op, layouts=tuple(layouts)), tuple(operands))  # type: ignore[no-any-return]
-
-
-def _packed_moe(network: Network, node: Node) -> Value:
-    """The panels of all experts one after the other: gates and ups alternating, and downs."""
-    x, router, *weights = node.inputs
-    count = len(weights) // 3
-    gates, ups, downs = (weights[i * count : (i + 1) * count] for i in range(3))
-    (inner, hidden), stem = sizes(gates[0]), joined_name([gates[0].name, gates[-1].name])
-    joined = []
-    for name, groups, parts in (("gate_up", zip(gates, ups, strict=True), 2), ("down", zip(downs, strict=True), 1)):
-        panels = [combine("pack_panels", [recipe_of(v) for v in group]) for group in groups]
-        shape = packed_shape(x.dtype, *((inner, hidden) if parts == 2 else (hidden, inner)), parts)
-        spec = Spec((count * shape[0], *shape[1:]), x.dtype)
-        joined.append(stored(network, combine("concat", panels, axis=0), spec, f"{stem}.{name}.packed"))
-    places = tuple(range(2, 2 + 3 * count))
-    op = Lowered(inner=node.op, layouts=(
-        *plain(2), ("panels of experts", places[: 2 * count], inner, hidden, count),
-        ("panels of experts", places[2 * count :], hidden, inner, count),
-    ))  # fmt: skip
-    return network.emit(op, (x, router, *joined))  # type: ignore[no-any-return]
 
 
 def is_product(op: Op) -> bool:

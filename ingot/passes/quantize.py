@@ -4,12 +4,14 @@ stood.
 Only what a product sums over with rows, or what is looked up, is stored so: the matrices of linear layers, tables, the
 experts of a mixture, and what multiplies the state of recurrent layers. The scales are one for each output, or for
 groups of its inputs, of the weight as [outputs, inputs]; a table's rows are its outputs. Tables and what multiplies a
-state are int8 in every format. Tables and the head may have a word of their own.
+state are int8 in every format; the rows of experts stay floats, and their groups have no zero points. Tables and the
+head may have a word of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ingot import dtypes
@@ -20,6 +22,7 @@ from ingot.ir.weight_format import FP8, WeightFormat
 from ingot.ops.control import CONTROL, WhileLoop, bodies, body_operands
 from ingot.ops.conversion import Dequantize
 from ingot.ops.indexing import Embedding, Take
+from ingot.ops.mixture import Moe
 from ingot.ops.product import Matmul
 from ingot.ops.recurrent import Recurrent
 from ingot.passes.bodies import closed, opened, read_alike
@@ -110,12 +113,14 @@ def _quantize(network: Network, chosen: Mapping[Recipe, WeightFormat]) -> None:
     for weight in [v for v in network.parameters if recipe_of(v) in chosen]:
         readers = [node for node in weight.uses if not isinstance(node.op, CONTROL)]
         int8 = any(isinstance(node.op, Embedding | Recurrent) for node in readers)
+        mixed = any(isinstance(node.op, Moe) for node in readers)
         format = chosen[recipe_of(weight)]
-        taken = format.per_output if int8 else format
+        taken = format.per_output if int8 else replace(format, zeros=False) if mixed else format
         for node in readers:
             with network.insert_before(node):
-                if isinstance(node.op, Recurrent):
-                    whole = F.dequantize(*integers(network, weight, taken), dtype=weight.dtype)
+                if isinstance(node.op, Recurrent | Moe):
+                    group = _fits(weight, taken).group
+                    whole = F.dequantize(*integers(network, weight, taken), dtype=weight.dtype, group=group)
                     network.rewire(node, tuple(whole if v is weight else v for v in node.inputs))
                     continue
                 made = _reader(node, weight, taken)
@@ -141,7 +146,8 @@ def _kept(weight: Value) -> str:
         product = isinstance(op, Matmul) and node.inputs[1] is weight and node.inputs[0] is not weight
         table = isinstance(op, Embedding) and node.inputs[1] is weight
         recurrent = isinstance(op, Recurrent) and [i for i, v in enumerate(node.inputs) if v is weight] == [1]
-        if not product and not table and not recurrent:
+        expert = isinstance(op, Moe) and not any(v is weight for v in node.inputs[:2])
+        if not product and not table and not recurrent and not expert:
             return f"{op.name} reads it"
         if product and (op.transpose_a or len(weight.shape) != 2):
             return "it is no matrix that rows are multiplied with"

@@ -5,7 +5,10 @@
 // depend on the number of rows. A row's experts are summed in the order of its own scores, so its bits do not depend on
 // its company.
 //
-// Limits: x, weights and y are all float32, bfloat16 or float16; router is float32; rows are taken kPass at a time.
+// Weights of all gates and ups, and those of all downs, are of x's type or narrower, each as in matmul_packed: of 8 bits with a float32
+// scale for each output, [experts, parts, outputs], of 4 bits with those of groups in panels.
+//
+// Limits: x and y are both float32, bfloat16 or float16; router is float32; rows are taken kPass at a time.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -41,6 +44,30 @@ nlohmann::json weighted_sum(std::int64_t count) {
   return {{"steps", steps}, {"outputs", {sum}}};
 }
 
+/// A float32 result times a scale.
+nlohmann::json scaled_result() {
+  return {{"steps", {{"input", "float32", 0}, {"input", "float32", 1}, {"mul", "float32", 0, 1}}}, {"outputs", {2}}};
+}
+
+/// The same weights of all experts: gates and ups (2 parts), or downs.
+struct Weights {
+  int parts;
+  std::int64_t outputs, k;
+  std::size_t first;  // which operand
+  bool scaled;        // the next one are scales of outputs, which the epilogue reads, one of each part
+  PackedWeight packed;
+  Epilogue epilogue;
+
+  std::size_t operands() const noexcept { return packed.operands() + (scaled ? 1 : 0); }
+  std::int64_t units() const noexcept { return (outputs + kPanel - 1) / kPanel; }
+  void check(Views in, const char* what, std::int64_t experts) const {
+    packed.check("moe", what, &in[first], parts * experts * units());
+    if (!scaled) return;
+    require_shape("moe", "the scales", in[first + 1], {experts * parts * outputs});
+    require_contiguous("moe", "the scales", in[first + 1]);
+  }
+};
+
 class Moe final : public Kernel {
  public:
   struct Sizes {
@@ -48,8 +75,8 @@ class Moe final : public Kernel {
     bool normalize;
   };
 
-  Moe(const Sizes& sizes, Epilogue gated, DType dtype, Level level)
-      : sizes_(sizes), gated_(std::move(gated)), plain_(Expression::identity("moe"), level),
+  Moe(const Sizes& sizes, Weights gates, Weights downs, DType dtype, Level level)
+      : sizes_(sizes), gates_(std::move(gates)), downs_(std::move(downs)),
         sum_(Expression("moe", weighted_sum(sizes.top_k), std::vector<DType>(2 * sizes.top_k, kFloat), std::span(&dtype, 1)), level),
         product_(product_for(level, dtype)) {}
 
@@ -58,11 +85,11 @@ class Moe final : public Kernel {
     require(x.rank == 2 && x.shape[1] == sizes_.hidden, "moe", "x must be [rows, hidden]");
     require_shape("moe", "the router's scores", router, {x.shape[0], sizes_.experts});
     require_same_shape("moe", "y", y, x);
-    PackedWeight(x.dtype, sizes_.hidden).check("moe", "gates and ups", &in[2], 2 * sizes_.experts * units_of(sizes_.inner));
-    PackedWeight(x.dtype, sizes_.inner).check("moe", "downs", &in[3], sizes_.experts * units_of(sizes_.hidden));
+    gates_.check(in, "gates and ups", sizes_.experts);
+    downs_.check(in, "downs", sizes_.experts);
     for (const TensorView* view : {&x, &router, &y}) require_dense_rows("moe", "x, router or y", *view);
     const std::int64_t rows = std::min(x.shape[0], kPass);
-    return {bytes_of_layout<Pass>(sizes_, rows, x.dtype), local_bytes(rows, x.dtype)};
+    return {bytes_of_layout<Pass>(sizes_, rows, x.dtype), local_bytes(rows)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -77,9 +104,9 @@ class Moe final : public Kernel {
       worker.barrier();
       gather(x, pass, worker);
       worker.barrier();
-      multiply(in[2], 2, sizes_.hidden, sizes_.inner, gated_, pass.gathered, pass.hidden, x.dtype, pass, worker);
+      multiply(gates_, in, pass.gathered, pass.hidden, x.dtype, pass, worker);
       worker.barrier();
-      multiply(in[3], 1, sizes_.inner, sizes_.hidden, plain_, pass.hidden, pass.results, kFloat, pass, worker);
+      multiply(downs_, in, pass.hidden, pass.results, kFloat, pass, worker);
       worker.barrier();
       combine(y, pass, worker);
       worker.barrier();  // the next pass writes where this one still reads
@@ -115,20 +142,18 @@ class Moe final : public Kernel {
     Routing(Frame& frame, std::int64_t experts) : p(frame.take<float>(experts)), taken(frame.take<std::byte>(experts)) {}
   };
 
-  static std::int64_t units_of(std::int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
-
   /// Of a worker, for whichever step takes most.
-  std::size_t local_bytes(std::int64_t rows, DType dtype) const {
+  std::size_t local_bytes(std::int64_t rows) const {
     Frame sum = Frame::counting();
     sum_.take(sum);
-    std::size_t gates = 0, downs = 0;
-    for (const std::int64_t each : {rows, std::min(rows, std::int64_t{2}), std::int64_t{1}}) {  // of one expert
-      gates = std::max(gates, matmul_scratch(product_.blocking, each, units_of(sizes_.inner), sizes_.hidden, 2));
-      downs = std::max(downs, matmul_scratch(product_.blocking, each, units_of(sizes_.hidden), sizes_.inner, 1));
+    std::size_t most = std::max(bytes_of_layout<Routing>(sizes_.experts), sum.bytes());
+    for (const Weights* w : {&gates_, &downs_}) {
+      std::size_t product = 0;
+      for (const std::int64_t each : {rows, std::min(rows, std::int64_t{2}), std::int64_t{1}})  // of one expert
+        product = std::max(product, matmul_scratch(product_.blocking, each, w->units(), w->k, w->parts));
+      most = std::max(most, bytes_of_layout<ProductMemory>(w->packed, w->epilogue, product));
     }
-    return std::max({bytes_of_layout<Routing>(sizes_.experts), sum.bytes(),
-                     bytes_of_layout<ProductMemory>(PackedWeight(dtype, sizes_.hidden), gated_, gates),
-                     bytes_of_layout<ProductMemory>(PackedWeight(dtype, sizes_.inner), plain_, downs)});
+    return most;
   }
 
   /// Softmax of each row's scores, and its top_k experts: best first, of equals the lower number.
@@ -201,24 +226,26 @@ class Moe final : public Kernel {
   }
 
   /// This worker's share of the products of every expert's rows with its weight [outputs, k].
-  void multiply(const TensorView& w, int parts, std::int64_t k, std::int64_t outputs, const Epilogue& epilogue,
-                const std::byte* from, std::byte* to, DType to_dtype, const Pass& pass, const Worker& worker) const {
-    const std::int64_t units = units_of(outputs), width = bytes_of(w.dtype), to_width = bytes_of(to_dtype);
-    const PackedWeight weight(w.dtype, k);
+  void multiply(const Weights& w, Views in, const std::byte* from, std::byte* to, DType to_dtype, const Pass& pass, const Worker& worker) const {
+    const std::int64_t k = w.k, outputs = w.outputs, units = w.units(), width = bytes_of(in[0].dtype), to_width = bytes_of(to_dtype);
+    const int parts = w.parts;
     const Cut begin = cut(pass, units, worker.index, worker.count), end = cut(pass, units, worker.index + 1, worker.count);
-    const auto memory = layout_at<ProductMemory>(worker.local, weight, epilogue);
+    const auto memory = layout_at<ProductMemory>(worker.local, w.packed, w.epilogue);
     MatmulJob job{};
     job.x_stride = k * width;
     job.k = k;
     job.parts = parts;
-    job.epilogue = epilogue.job(nullptr, 0, memory.epilogue);
+    TileOperand scales[2];
+    job.epilogue = w.epilogue.job(scales, w.scaled ? static_cast<std::size_t>(parts) : 0, memory.epilogue);
     job.scratch = memory.product;
     for (std::int64_t e = begin.expert; e <= end.expert && e < sizes_.experts; ++e) {
       const std::int64_t first = e == begin.expert ? begin.unit : 0, last = e == end.expert ? end.unit : units;
       job.rows = pass.begin[e + 1] - pass.begin[e];
       if (job.rows == 0 || first >= last) continue;
       job.x = from + pass.begin[e] * k * width;
-      weight.place(job, &w, (e * units + first) * parts, memory.unpacked);
+      w.packed.place(job, &in[w.first], (e * units + first) * parts, memory.unpacked);
+      for (int part = 0; w.scaled && part < parts; ++part)
+        scales[part] = {in[w.first + 1].at((e * parts + part) * outputs + first * kPanel), kFloat, 0, 1};
       job.units = last - first;
       job.columns = outputs - first * kPanel;
       job.epilogue.out = {to + (pass.begin[e] * outputs + first * kPanel) * to_width, to_dtype, outputs, 1};
@@ -247,12 +274,32 @@ class Moe final : public Kernel {
   }
 
   Sizes sizes_;
-  Epilogue gated_, plain_, sum_;
+  Weights gates_, downs_;
+  Epilogue sum_;
   const PackedProduct& product_;
 };
 
+/// What operand `first` is; its groups are read, and with gates and ups the expression on both.
+Weights read_weights(Params& params, const char* what, Types in, std::size_t first, int parts, std::int64_t outputs, std::int64_t k, Level level) {
+  const DType x = in[0].dtype, stored = in[first].dtype;
+  const std::string name = parts == 2 ? "gate_up_group" : "down_group";
+  const std::int64_t group = params.has(name.c_str()) ? params.integer(name.c_str(), 8, std::int64_t{1} << 31) : 0;
+  require_weight("moe", what, stored, x, group);
+  const bool scaled = stored != x && group == 0;
+  require(stored == x || in.size() > first + 1, "moe", "weights that are narrower than x have scales");
+  const DType scales = stored == x ? kFloat : in[first + 1].dtype;
+  if (scaled) require_dtype("moe", "the scales", scales, {kFloat});
+  else require_dtype("moe", "the scales", scales, {kFloat, DType::float16});
+  const OperandType extras[] = {in[scaled ? first + 1 : first], in[scaled ? first + 1 : first]};
+  const Types read(extras, scaled ? static_cast<std::size_t>(parts) : 0);
+  Expression expression = parts == 2 ? Expression(params, "expression", 2, read, {&in[0], 1})
+                          : scaled   ? Expression("moe", scaled_result(), std::vector<DType>(2, kFloat), std::span(&kFloat, 1))
+                                     : Expression::identity("moe");
+  return {parts, outputs, k, first, scaled, PackedWeight(stored, k, group, scales), Epilogue(std::move(expression), level)};
+}
+
 std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, Types in, Types out, Level level) {
-  require_operands("moe", in, 4, 4, out, 1);
+  require_operands("moe", in, 4, 6, out, 1);
   constexpr std::int64_t kLargest = 1 << 24;
   Params params("moe", json);
   Moe::Sizes sizes{};
@@ -262,17 +309,22 @@ std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, Types in, Types out
   sizes.top_k = params.integer("top_k", 1, std::min(sizes.experts, kMaxTopK));
   sizes.normalize = params.flag("normalize");
   const DType dtype = in[0].dtype;
-  Epilogue gated(Expression(params, "expression", 2, {}, {&in[0], 1}), level);
-  params.done();
   require_dtype("moe", "x", dtype, kComputeFloats);
   require_dtype("moe", "the router's scores", in[1].dtype, {kFloat});
-  for (const OperandType& other : {in[2], in[3], out[0]}) require_dtype("moe", "a weight or y", other.dtype, {dtype});
-  return std::make_unique<Moe>(sizes, std::move(gated), dtype, level);
+  require_dtype("moe", "y", out[0].dtype, {dtype});
+  Weights gates = read_weights(params, "a gate or up", in, 2, 2, sizes.inner, sizes.hidden, level);
+  const std::size_t second = 2 + gates.operands();
+  require_operands("moe", in, second + 1, 6, out, 1);
+  Weights downs = read_weights(params, "a down", in, second, 1, sizes.hidden, sizes.inner, level);
+  params.done();
+  require_operands("moe", in, second + downs.operands(), second + downs.operands(), out, 1);
+  return std::make_unique<Moe>(sizes, std::move(gates), std::move(downs), dtype, level);
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"moe", 1, "x, router, gate_up, down -> y",
-     "experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, expression: expression",
+    {"moe", 1, "x, router, gate_up, gate_up_scales?, down, down_scales? -> y",
+     "experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, gate_up_group?: integer, "
+     "down_group?: integer, expression: expression",
      make_moe},
 };
 

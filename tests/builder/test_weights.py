@@ -23,7 +23,6 @@ from ingot.builder.layers import computed_network, network_of
 from ingot.builder.outline import outline
 from ingot.builder.refit import shown_by
 from ingot.builder.report import seeded
-from ingot.cli.main import main
 from ingot.dims import Dim
 from ingot.engine import file
 from ingot.engine.session import Engine, load
@@ -37,7 +36,7 @@ from ingot.passes.quantize import quantized
 from ingot.words import WEIGHTS
 from tests import nets
 from tests.kept import PICO
-from tests.models.model_zoo import EngineRunner, make
+from tests.models.model_zoo import EngineRunner, Runner, make
 
 Array = np.ndarray[Any, Any]
 HELDOUT = PICO / "heldout.txt"
@@ -572,18 +571,77 @@ def test_refit_quantises_again(pico8: Engine) -> None:
     assert np.shares_memory(new.tensor(other), pico8.tensor(other))
 
 
-def test_experts_stay_floats_and_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    transformers = pytest.importorskip("transformers")
-    make(transformers, pytest.importorskip("torch"), "Mixtral", {"num_local_experts": 5}, tmp_path / "base")
-    out = str(tmp_path / "moe.ingot")
-    assert main(["build", str(tmp_path / "base"), "-o", out, "--weights", "int8"]) == 0
-    shown = capsys.readouterr().out
-    assert "weights as floats: weights × 30 in " in shown and "not stored as int8: moe reads it" in shown
-    engine = load(out)
-    kinds = {engine.tensor(n).dtype.name for n in engine.header["weights"] if "experts" in n}
-    assert kinds == {"float32"} and engine.tensor("model.layers.0.self_attn.o_proj.weight.int8.packed").dtype == np.int8
-    ids = list(range(2, 40))
-    whole = EngineRunner(tmp_path / "base", weights="int8").run(ids, [38])
-    apart = np.abs(whole - EngineRunner(tmp_path / "base").run(ids, [38])).max()
-    assert 0 < apart < 0.1 * np.abs(whole).max()
-    assert np.array_equal(EngineRunner(tmp_path / "base", weights="int8").run(ids, [1, 30, 7]), whole)
+EXPERTS = {
+    "Mixtral": {"num_local_experts": 5},
+    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96},
+}
+WIDE = {"hidden_size": 64, "intermediate_size": 128}
+IDS = list(range(2, 40))
+
+
+@pytest.fixture(scope="module", params=EXPERTS)
+def mixture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small mixture of experts."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp(request.param)
+    make(transformers, torch, request.param, WIDE | EXPERTS[request.param], folder)
+    return folder
+
+
+class _Quantised(models.LoadedModel):
+    """A model whose network has the weights that a word says."""
+
+    word = ""
+
+    def network(self) -> Any:
+        network, remarks = super().network()
+        return quantized(network, weight_format(self.word)), remarks
+
+
+@pytest.mark.parametrize("word", ["int8", "int4-g32", "int4-g64-asym", "fp8"])
+def test_experts(mixture: Path, word: str) -> None:
+    """Logits are those of the network with the dequantised weights, and a row does not depend on its company. Experts
+    are stored in that format, without zero points."""
+    loaded = models.load(mixture, "float32")
+    reference = _Quantised(loaded.module, loaded.input_specs, loaded.config, loaded.weights, loaded.files)
+    reference.word = word
+    runner = Runner(reference)
+    runner.weights = {
+        v.name: evaluate(v.recipe, loaded.weights) if v.recipe else loaded.weights[v.name]
+        for v in runner.network.parameters
+    }
+    want = runner.run(IDS, [len(IDS)])
+    engine = build(mixture, weights=word, precision="float32", report=False)
+    found = EngineRunner(engine).run(IDS, [len(IDS)])
+    assert np.abs(found - want).max() < 2e-5 * np.abs(want).max()
+    assert np.array_equal(EngineRunner(engine).run(IDS, [1, 30, 7]), found)
+    names = [name for name in engine.header["weights"] if "experts" in name]
+    kinds = {engine.tensor(n).dtype.name for n in names if "scales" not in n}
+    packed = {"int8": {"int8"}, "fp8": {"float8_e4m3fn"}}.get(word, {"uint8", "int8"})
+    assert names and kinds <= packed and not [name for name in names if "zeros" in name]
+    assert not [line for line in engine.log if "experts" in line and " stays " in line]
+    sizes = (sum(e.tensor(n).nbytes for n in e.header["weights"] if "experts" in n)
+             for e in (engine, build(mixture, precision="float32", report=False)))  # fmt: skip
+    stored, floats = sizes
+    assert stored < floats * (0.2 if "4" in word else 0.28)
+
+
+def test_experts_of_a_narrow_type(mixture: Path) -> None:
+    """Rows of experts stay floats where those of products are int8; other products are the same."""
+    engine = build(mixture, weights="int8", activations="int8", precision="bfloat16", report=False)
+    calls = [call for entry in engine.header["programs"]["cpu"]["entries"].values() for call in entry["calls"]]
+    kinds = {call["kernel"] for call in calls if "kernel" in call}
+    assert {"moe", "matmul_packed", "quantize_rows"} <= kinds
+    assert np.isfinite(EngineRunner(engine).run(IDS, [len(IDS)])).all()
+
+
+def test_experts_are_refitted(mixture: Path) -> None:
+    """The same as a build of the new values, bit for bit."""
+    weights = dict(models.load(mixture, "float32").weights)
+    names = [name for name in weights if "experts" in name]
+    changed = {name: np.ascontiguousarray(weights[name][::-1]) for name in names}
+    for word in ("int8", "int4-g32"):
+        engine = build(mixture, weights=word, precision="float32", report=False).refit(changed)
+        for name in (n for n in engine.header["weights"] if "experts" in n):
+            recipe = Recipe.from_json(engine.header["weights"][name]["recipe"])
+            assert np.array_equal(engine.tensor(name), evaluate(recipe, weights | changed)), name

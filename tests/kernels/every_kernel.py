@@ -239,6 +239,24 @@ def attention(dtype: Any) -> Iterator[tuple[str, Case]]:
     yield f"attention {name} bool", [Call("attention", [*heads, kept], [(dtype, (2, 21, 4, 32))], inside)]
 
 
+def _narrow_experts(dtype: Any, rows: list[Array], params: dict[str, Any]) -> Iterator[tuple[str, Case]]:
+    """The same of int8 with a scale for each output, and of int4 with scales of groups."""
+    int4 = dtypes.int4.numpy
+    made: dict[Any, list[Array]] = {}
+    for kind in (I8, int4):
+        pairs = [pack_panels([integers(7, 40, 24, dtype=np.int8, seed=i).astype(kind)] * 2) for i in range(5)]
+        downs = [pack_panels([integers(7, 24, 40, dtype=np.int8, seed=i).astype(kind)]) for i in range(5)]
+        made[kind] = [np.concatenate(pairs), np.concatenate(downs)]
+    scales = random(F32, 400, seed=3), random(F32, 120, seed=4)
+    groups = packed(5 * 64, 1, F32).repeat(2, 0), packed(5 * 32, 2, F32)
+    read = {**params, "expression": expr_json(gated_expression("silu", True))}
+    given = [*rows, made[I8][0], scales[0], made[I8][1], scales[1]]
+    yield f"moe {dtype.name} int8", [Call("moe", given, [(dtype, (9, 24))], read)]
+    given = [*rows, made[int4][0], groups[0], made[int4][1], groups[1]]
+    of_groups = {**params, "gate_up_group": 32, "down_group": 32}
+    yield f"moe {dtype.name} int4", [Call("moe", given, [(dtype, (9, 24))], of_groups)]
+
+
 def other_floats(dtype: Any) -> Iterator[tuple[str, Case]]:
     """Reductions, positions, experts, groups of scalar ops, recurrent layers and scans, transforms."""
     name = dtype.name
@@ -254,9 +272,9 @@ def other_floats(dtype: Any) -> Iterator[tuple[str, Case]]:
     pairs = [pack_panels([random(F32, 40, 24, seed=i).astype(dtype)] * 2) for i in range(5)]
     downs = np.concatenate([packed(24, 40, dtype)] * 5)
     experts = [random(dtype, 9, 24), random(F32, 9, 5, seed=1), np.concatenate(pairs), downs]
-    yield f"moe {name}", [
-        Call("moe", experts, [(dtype, (9, 24))], {**sizes, "expression": expr_json(gated_expression("silu"))})
-    ]
+    params = {**sizes, "expression": expr_json(gated_expression("silu"))}
+    yield f"moe {name}", [Call("moe", experts, [(dtype, (9, 24))], params)]
+    yield from _narrow_experts(dtype, experts[:2], params)
     elementwise = [random(dtype, 7, 5, 75), *extras(7, 5, 75, dtype=dtype)]
     steps = Call("elementwise", elementwise, [(dtype, (7, 5, 75))], {"expression": EPILOGUE})
     yield f"elementwise {name}", [steps]

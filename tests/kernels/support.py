@@ -10,7 +10,7 @@ import numpy as np
 
 from ingot import _native, dtypes
 from tests.kernels import one_call
-from tests.kernels.one_call import Operand, View
+from tests.kernels.one_call import Operand, View, Weight
 
 Array = np.ndarray[Any, Any]
 
@@ -46,9 +46,9 @@ def _whole(array: Array) -> Array:
     return array
 
 
-def _operand(array: Array) -> Operand:
+def _operand(array: Array | Weight) -> Operand:
     """A strided array is given to the kernel as a window on the whole array that it is part of."""
-    if array.flags.c_contiguous:
+    if isinstance(array, Weight) or array.flags.c_contiguous:
         return array
     whole = _whole(array)
     offset = (array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // array.itemsize
@@ -57,7 +57,7 @@ def _operand(array: Array) -> Operand:
 
 def run(
     kernel: str,
-    inputs: Sequence[Array],
+    inputs: Sequence[Array | Weight],
     outputs: Sequence[tuple[Any, Sequence[int]]],
     /,
     threads: int = 1,

@@ -8,34 +8,46 @@ import numpy as np
 import pytest
 
 from ingot import _native, dtypes
-from ingot.ops.fused import expr_json
+from ingot.ops.fused import IDENTITY, TIMES, expr_json
+from ingot.ops.layouts import LAYOUTS
 from ingot.ops.lowering import Lowered, plain
 from ingot.ops.mixture import Moe, gated_expression
-from ingot.ops.panels import pack_panels
+from tests.kernels.one_call import Weight
 from tests.kernels.support import FLOATS, Array, run, same_bits
 
+FORMS = {"": 0, "int8": 0, "float8": 0, "int4-g32": 32, "int4-g64": 64}  # and the groups; the last has narrow scales
+FLOAT8 = dtypes.float8_e4m3fn.numpy
 TOLERANCE = dict(zip(map(str, FLOATS), (2e-5, 2e-2, 3e-3), strict=True))
 
 
 class Mixture:
-    """Random weights of so many experts, as the kernel takes them."""
+    """Random weights of so many experts, as the kernel takes them: gates and ups, and downs, in a form of FORMS."""
 
-    def __init__(self, dtype: Any, experts: int, hidden: int, inner: int, top_k: int, **changes: Any) -> None:
+    def __init__(
+        self, dtype: Any, experts: int, hidden: int, inner: int, top_k: int, forms: tuple[str, str] = ("", ""),
+        **changes: Any,
+    ) -> None:  # fmt: skip
         rng = np.random.default_rng(2)
-
-        def weight(n: int, k: int) -> Array:
-            return (rng.standard_normal((n, k)) / k**0.5).astype(dtype)
-
-        pairs = [pack_panels([weight(inner, hidden), weight(inner, hidden)]) for _ in range(experts)]
-        self.weights = np.concatenate(pairs), np.concatenate([pack_panels([weight(hidden, inner)]) for _ in pairs])
-        self.dtype = dtype
-        self.sizes = {"experts": experts, "hidden": hidden, "inner": inner}
-        places = tuple(range(2, 2 + 3 * experts))
         self.moe = Moe(top_k=top_k, **changes)
-        self.op = Lowered(inner=self.moe, layouts=(
-            *plain(2), ("panels of experts", places[: 2 * experts], inner, hidden, experts),
-            ("panels of experts", places[2 * experts :], hidden, inner, experts),
-        ))  # fmt: skip
+        self.dtype, self.forms = dtype, forms
+        self.sizes = {"experts": experts, "hidden": hidden, "inner": inner}
+        self.weights: list[Array] = []
+        layouts: list[Any] = [*plain(2)]
+        first = 2
+        for form, count, n, k in zip(forms, (2 * experts, experts), (inner, hidden), (hidden, inner), strict=True):
+            weights = [(rng.standard_normal((n, k)) / k**0.5).astype(np.float32) for _ in range(count)]
+            name, group = ("scaled panels of experts", (FORMS[form] or k,)) if form else ("panels of experts", ())
+            given = (n, k, experts, *group)
+            if form == "float8":
+                given_weights = [w.astype(FLOAT8) for w in weights]
+                scales = rng.uniform(0.5, 2, count * n).astype(np.float32)
+                self.weights += [*LAYOUTS["panels of experts"].pack(self.moe, given_weights, given[:3]), scales]
+            else:
+                found = LAYOUTS[name].pack(self.moe, weights if form else [w.astype(dtype) for w in weights], given)
+                self.weights += [*found[:-1], found[-1].astype(np.float16) if form == "int4-g64" else found[-1]]
+            layouts.append((name, tuple(range(first, first + count)), *given))
+            first += count
+        self.op = Lowered(inner=self.moe, layouts=tuple(layouts))
 
     def feeds(self, rows: int, seed: int = 0) -> tuple[Array, Array]:
         rng = np.random.default_rng(seed)
@@ -44,10 +56,14 @@ class Mixture:
 
     def params(self, **changes: Any) -> dict[str, Any]:
         own = {"top_k": self.moe.top_k, "normalize": self.moe.normalize}
-        return {**self.sizes, **own, "expression": expr_json(gated_expression(self.moe.activation)), **changes}
+        names = zip(("gate_up_group", "down_group"), self.forms, strict=True)
+        own |= {name: FORMS[form] for name, form in names if FORMS[form]}
+        expression = gated_expression(self.moe.activation, self.forms[0] in ("int8", "float8"))
+        return {**self.sizes, **own, "expression": expr_json(expression), **changes}
 
     def run(self, x: Array, router: Array, **options: Any) -> Array:
-        return run("moe", [x, router, *self.weights], [(self.dtype, x.shape)], **options, **self.params())[0]
+        weights = map(Weight, self.weights)
+        return run("moe", [x, router, *weights], [(self.dtype, x.shape)], **options, **self.params())[0]
 
     def reference(self, x: Array, router: Array) -> Array:
         return self.op.reference(x, router, *self.weights).astype(np.float64)
@@ -65,6 +81,70 @@ def test_moe(dtype: Any, sizes: tuple[int, int, int, int], rows: int, threads: i
         np.testing.assert_allclose(
             got.astype(np.float64), want, atol=TOLERANCE[str(dtype)] * max(1, np.abs(want).max(initial=0))
         )
+
+
+MIXED = [("int8", "int8"), ("float8", "float8"), ("int4-g32", "int4-g64"), ("int4-g64", "int8"), ("", "int4-g32"),
+         ("int8", "")]  # fmt: skip
+
+
+@pytest.mark.parametrize("forms", MIXED, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_narrow_weights(dtype: Any, forms: tuple[str, str]) -> None:
+    """As the reference has it, and the same bits for a row whatever its company; outputs fill no whole panels."""
+    made = Mixture(dtype, 5, 128, 192, 2, forms)
+    x, router = made.feeds(70)
+    whole, want = made.run(x, router, threads=3), made.reference(x, router)
+    np.testing.assert_allclose(whole.astype(np.float64), want, atol=2 * TOLERANCE[str(dtype)] * np.abs(want).max())
+    for first, last in ((0, 1), (5, 7), (3, 70)):
+        assert same_bits(made.run(x[first:last], router[first:last]), whole[first:last])
+    small = Mixture(dtype, 3, 40, 70, 2, tuple("int8" if "4" in form else form for form in forms))
+    x, router = small.feeds(9)
+    want = small.reference(x, router)
+    np.testing.assert_allclose(small.run(x, router), want, atol=2 * TOLERANCE[str(dtype)] * np.abs(want).max())
+
+
+@pytest.mark.parametrize("forms", [("int8", "int8"), ("int4-g32", "int4-g32")], ids=str)
+def test_the_bits_of_products(forms: tuple[str, str]) -> None:
+    """One expert whose share is 1 gives what products by the same panels give."""
+    dtype = dtypes.bfloat16.numpy
+    made = Mixture(dtype, 1, 128, 192, 1, forms)
+    x, router = made.feeds(5)
+    gates, gate_scales, downs, down_scales = made.weights
+    by_outputs = forms[0] == "int8"
+    pair = [*gate_scales.reshape(2, -1)] if by_outputs else [gate_scales]
+    group = {} if by_outputs else {"group": 32}
+    gated = expr_json(gated_expression("silu", by_outputs))
+    hidden = run("matmul_packed", [x, gates, *pair], [(dtype, (5, 192))], n=192, k=128, parts=2, epilogue=gated,
+                 **group)[0]  # fmt: skip
+    ends = expr_json(TIMES if by_outputs else IDENTITY)
+    want = run("matmul_packed", [hidden, downs, down_scales], [(dtype, (5, 128))], n=128, k=192, parts=1, epilogue=ends,
+               **group)[0]  # fmt: skip
+    assert same_bits(made.run(x, router), want)
+
+
+@pytest.mark.parametrize(
+    ("forms", "changed", "changes", "message"),
+    [
+        (("int8", "int8"), {3: lambda a: a[:-1]}, {}, "the scales"),
+        (("int8", "int8"), {3: lambda a: a.astype(np.float16)}, {}, "the scales"),
+        (("int8", "int8"), {}, {"gate_up_group": 32}, "of 4 bits, and no other"),
+        (("int4-g32", "int8"), {}, {"gate_up_group": 48}, "group must be 32, 64 or 128"),
+        (("int4-g32", "int8"), {}, {"gate_up_group": 64}, "the scales"),
+        (("int8", "int4-g32"), {5: lambda a: a[:, :-1]}, {}, "the scales"),
+        (("int8", "int8"), {5: None}, {}, "scales"),
+        (("int8", ""), {4: lambda a: a.astype(np.float16)}, {}, "scales|a down"),
+    ],
+)
+def test_narrow_weights_that_are_refused(
+    forms: tuple[str, str], changed: dict[int, Any], changes: dict[str, Any], message: str
+) -> None:
+    made = Mixture(np.dtype(np.float32), 4, 64, 96, 2, forms)
+    inputs = [*made.feeds(3), *made.weights]
+    for i, change in changed.items():
+        inputs[i : i + 1] = [] if change is None else [np.ascontiguousarray(change(inputs[i]))]
+    with pytest.raises(_native.Error, match=message) as caught:
+        run("moe", inputs, [(inputs[0].dtype, inputs[0].shape)], **made.params(**changes))
+    assert caught.value.code == "kernel_refused"
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])

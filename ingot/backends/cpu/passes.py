@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ingot.ir import Node, Value
 from ingot.ops.contraction import Einsum
+from ingot.ops.mixture import Moe
 from ingot.ops.product import Matmul
 from ingot.ops.recurrent import Recurrent
 from ingot.ops.spatial import Conv, ConvTranspose
@@ -13,6 +14,7 @@ from ingot.passes import (
     convolution,
     dense_attention,
     einsum,
+    experts,
     fuse,
     integers,
     kv_cache,
@@ -38,6 +40,8 @@ def _declines(node: Node, weight: Value) -> str:
             return fuse.no_integers(node)
         if isinstance(node.op, Recurrent):
             return integers.no_recurrent_integers(node)
+    if isinstance(node.op, Moe) and not any(v is weight for v in node.inputs[:2]):
+        return experts.no_integers(node, weight)
     return f"{node.op.name} reads floats there"
 
 
@@ -68,6 +72,7 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("attention", fuse.attention),
         Pass("products", fuse.products),  # before elementwise, which would take their dequantize
         Pass("recurrent", layout.recurrent),  # so is this
+        Pass("experts", experts.experts),  # and this
         Pass("biases", fuse.biases),
         Pass("elementwise", fuse.elementwise),
         Pass("epilogues", fuse.epilogues),

@@ -18,6 +18,8 @@ FLOAT64 = (dtypes.float64,)
 # Of a product's loops, and what is dealt to threads, where a build has measured; else by the kernel's own rules.
 ORDERS, SPLITS = ("rows", "weights", "packed"), ("rows", "outputs")
 MEASURED = f"order?: {' | '.join(ORDERS)}, split?: {' | '.join(SPLITS)}"
+NARROWER = ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn)  # what rows of x are multiplied with
+EXPERTS = ("panels of experts", "scaled panels of experts")
 SIGNED = (dtypes.int8, dtypes.int32, dtypes.int64)
 
 
@@ -42,13 +44,23 @@ def _packed(op: Any, node: Node) -> Use | Refusal:
     return Use({**params, "group": lowered.group}, {"scales": 1})
 
 
-def _moe(op: Any, node: Node) -> dict[str, Any] | Refusal:
+def _moe(op: Any, node: Node) -> Use | Refusal:
     sizes = sizes_of(node, 2)
     if not sizes:
         return Refusal("its weights are not in panels")
-    inner, hidden, experts = sizes
-    return {"experts": experts, "hidden": hidden, "inner": inner, "top_k": op.top_k, "normalize": op.normalize,
-            "expression": expr_json(gated_expression(op.activation))}  # fmt: skip
+    inner, hidden, experts, *_ = sizes
+    scaled = len(sizes) > 3
+    downs = 4 if scaled else 3
+    params: dict[str, Any] = {}
+    for name, at in (("gate_up_group", 2), ("down_group", downs)):
+        if node.inputs[at].dtype is dtypes.uint8:
+            params[name] = sizes_of(node, at)[3]
+            if params[name] not in INT4_GROUPS:
+                return Refusal("its groups are 32, 64 or 128 of 4 bits")
+    by_outputs = scaled and "gate_up_group" not in params  # whose scales the expression reads
+    params |= {"experts": experts, "hidden": hidden, "inner": inner, "top_k": op.top_k, "normalize": op.normalize,
+               "expression": expr_json(gated_expression(op.activation, by_outputs))}  # fmt: skip
+    return Use(params, {"gate_up_scales": int(scaled), "down_scales": int(len(sizes_of(node, downs)) > 3)})
 
 
 KERNELS = (
@@ -57,7 +69,7 @@ KERNELS = (
         params=f"n: integer, k: integer, parts: integer, group?: integer, {MEASURED}, epilogue: expression",
         operands=(
             Operand("x", SUMMED, Reads.ROWS),
-            Operand("weight", ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn), layouts=("panels",)),
+            Operand("weight", NARROWER, layouts=("panels",)),
             Operand("scales?", SCALES_OF_GROUPS, layouts=("panels",)),
             Operand("*extras", STORED, Reads.ROWS),
         ),
@@ -92,12 +104,14 @@ KERNELS = (
     Kernel(
         "moe",
         params="experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, "
-        "expression: expression",
+        "gate_up_group?: integer, down_group?: integer, expression: expression",
         operands=(
             Operand("x", FLOATS, Reads.INNER),
             Operand("router", FLOAT32, Reads.INNER),
-            Operand("gate_up", ("x",), layouts=("panels of experts",)),
-            Operand("down", ("x",), layouts=("panels of experts",)),
+            Operand("gate_up", NARROWER, layouts=EXPERTS),
+            Operand("gate_up_scales?", SCALES_OF_GROUPS, layouts=EXPERTS[1:]),
+            Operand("down", NARROWER, layouts=EXPERTS),
+            Operand("down_scales?", SCALES_OF_GROUPS, layouts=EXPERTS[1:]),
         ),
         results=(Operand("y", ("x",)),),
         runs={"moe": _moe},

@@ -154,19 +154,36 @@ def test_float8_needs_a_gpu_that_converts_it(made: Any) -> None:
     require_float8((8, 0), made(weights="int8", kv="int8").on("cuda").session(kv_blocks=4)._executor._network)
 
 
+MIXTRAL = LLAMA | {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+                   "num_experts_per_tok": 2, "tie_word_embeddings": False}  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4-g32", "int4-g64-asym", "fp8"])
+def test_experts_of_few_bits(tmp_path: Path, weights: str) -> None:
+    """They are one call with what makes floats of them; the engine gives on torch what it gives on the CPU."""
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    built = ingot.build(tmp_path, weights_from="random", seed=1, weights=weights, report=False)
+    (experts,) = (c for c in calls(built) if isinstance(c, Experts))
+    assert len(experts.nodes) == 13
+    feeds = step(6, 17, 2)
+    found, wanted = (built.on(d).session(kv_blocks=12).run(feeds)["logits"] for d in ("cpu", "torch"))
+    assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
+
+
 @LONG
-def test_a_mixture_of_experts(tmp_path: Path) -> None:
-    """Its experts are one call, of few rows and of many, and give what torch's form gives."""
-    sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
-    config = LLAMA | sizes | {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    built = ingot.build(tmp_path, weights_from="random", seed=1, report=False)
-    assert sum(isinstance(c, Experts) for c in calls(built)) == 1
+@pytest.mark.parametrize("weights", ["same", "int8"])
+def test_a_mixture_of_experts(tmp_path: Path, weights: str) -> None:
+    """Its experts are one call, of few rows and of many, and give what torch's form gives, and the CPU."""
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    built = ingot.build(tmp_path, weights_from="random", seed=1, weights=weights, report=False)
+    (experts,) = (c for c in calls(built) if isinstance(c, Experts))
+    assert len(experts.nodes) == (1 if weights == "same" else 13)
     for rows in (1, 6):
         feeds = step(rows, 17, 2)
-        sessions = [built.on(d).session(kv_blocks=2 * rows) for d in ("cuda", "torch")]
-        found, expected = (session.run(feeds)["logits"] for session in sessions)
-        assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
+        sessions = [built.on(d).session(kv_blocks=2 * rows) for d in ("cuda", "torch", "cpu")]
+        found, *others = (session.run(feeds)["logits"] for session in sessions)
+        for expected in others:
+            assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
         assert "experts" in {item["kernel"] for item in sessions[0].profile(feeds)}
 
 
