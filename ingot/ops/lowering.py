@@ -168,10 +168,10 @@ class Lowered(Op):
                  *plain(2), ("scaled panels of experts", (2, 3, 4, 5), 40, 64, 2, 32),
                  ("scaled panels of experts", (6, 7), 64, 40, 2, 40))}),
         Case("gates and ups of floats, downs of int4 with scales of 16 bits",
-             (f16(3, 6), f32(3, 2), f16(4, 6, 32), u8(2, 8, 32, 4), f16(2, 1, 32)),
+             (f16(3, 6), f32(3, 2), f16(8, 6, 32), u8(2, 8, 32, 4), f16(2, 2, 32)),
              {"inner": Moe(top_k=2), "layouts": (
                  *plain(2), ("panels of experts", (2, 3, 4, 5), 64, 6, 2),
-                 ("scaled panels of experts", (6, 7), 6, 64, 2, 64))}),
+                 ("scaled panels of experts", (6, 7), 6, 64, 2, 32))}),
         Case("experts of int8 in groups",
              (f32(3, 64), f32(3, 1), i8(4, 16, 32, 4), f32(4, 2, 32), f32(2, 40, 32)),
              {"inner": Moe(top_k=1), "layouts": (
@@ -512,6 +512,7 @@ class Lowered(Op):
         chosen = self.inner.sample(rng, *specs) if self.epilogue is None and self.inner.sample else [
             _random(rng, s) for s in specs]  # fmt: skip
         stored = [a for one in self.entries for a in one.pack([chosen[i] for i in one.places])]
+        stored = [a.astype(s.dtype.numpy, copy=False) for a, s in zip(stored, operands[: self.held], strict=True)]
         return (*stored, *(_random(rng, s) for s in operands[self.held :]))
 
     @classmethod
