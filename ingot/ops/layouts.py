@@ -17,7 +17,7 @@ from ingot.dtypes import DType
 from ingot.ir import Op, Spec, require
 from ingot.ir.call import UNLIMITED
 from ingot.ir.spec import Shape
-from ingot.ir.weight_format import COMPACT
+from ingot.ir.weight_format import COMPACT, INTEGERS
 from ingot.ops.common import Array
 from ingot.ops.conversion import SCALES_OF_GROUPS
 from ingot.ops.indexing import Embedding
@@ -38,8 +38,8 @@ class Layout(NamedTuple):
     ops: whose operands these are. sizes: how many numbers say what is stored; the first `rank` of them (None: all) are
     an operand's shape. most: how many operands it holds. shapes: those of what is stored, from the op, the dtype, the
     number of operands and the sizes. pack, unpack: between operands and what is stored, by the op and the sizes.
-    scaled: the last array are scales of the others, which are of one of these types; the operands are float32 that
-    both make.
+    scaled: the second array are scales of the first, which is of one of these types; the operands are float32 that
+    both make, and a third one.
     """
 
     ops: tuple[type[Op], ...]
@@ -107,8 +107,50 @@ def _unpack_scaled_experts(op: Moe, stored: Sequence[Array], count: int, sizes: 
     else:
         each = stored[1].reshape(experts, count // experts, n, 1)
         scales = [each[e, part] for part in range(count // experts) for e in range(experts)]
-    wide = [np.repeat(s.astype(np.float32), group, 1)[:, :k] for s in scales]
-    return [w.astype(np.float32) * s for w, s in zip(numbers, wide, strict=True)]
+    return [w.astype(np.float32) * _spread(s, group, k) for w, s in zip(numbers, scales, strict=True)]
+
+
+def _shifted_expert_shapes(op: Moe, dtype: DType, count: int, sizes: Sizes) -> list[Shape]:
+    n, k, experts, group = sizes
+    addends = _expert_shapes(op, dtypes.float32, count, (n, -(-k // group), count))
+    return [*_scaled_expert_shapes(op, dtype, count, sizes), *addends]
+
+
+def _pack_shifted_experts(op: Moe, weights: Sequence[Array], sizes: Sizes) -> list[Array]:
+    """The same of each group less its middle, which is a whole number of scales."""
+    n, k, _, group = sizes
+    most = 127 if group == k else 7
+    moved, added = [], []
+    for weight in weights:
+        groups = np.pad(weight, ((0, 0), (0, -k % group)), mode="edge").reshape(n, -1, group).astype(np.float32)
+        low, high = groups.min(2), groups.max(2)
+        scales = np.where(high > low, high - low, 1) / (2 * most)
+        added.append((np.rint((low + high) / 2 / scales) * scales).astype(np.float32))
+        moved.append(weight.astype(np.float32) - _spread(added[-1], group, k))
+    return [*_pack_scaled_experts(op, moved, sizes), _pack_addends(op, added, sizes)]
+
+
+def _unpack_shifted_experts(op: Moe, stored: Sequence[Array], count: int, sizes: Sizes) -> list[Array]:
+    n, k, _, group = sizes
+    whole = _unpack_scaled_experts(op, stored[:2], count, sizes)
+    added = _unpack_addends(op, stored[2], count, sizes)
+    return [w + _spread(a, group, k) for w, a in zip(whole, added, strict=True)]
+
+
+def _pack_addends(op: Moe, added: Sequence[Array], sizes: Sizes) -> Array:
+    """Those of an expert one after the other, where the panels of its weights alternate."""
+    experts = sizes[2]
+    return np.concatenate([pack_panels([a]) for e in range(experts) for a in added[e::experts]])
+
+
+def _unpack_addends(op: Moe, panels: Array, count: int, sizes: Sizes) -> list[Array]:
+    n, k, experts, group = sizes
+    each = [unpack_panels(part, n, -(-k // group), 1)[0] for part in np.split(panels, count)]
+    return [each[e * (count // experts) + part] for part in range(count // experts) for e in range(experts)]
+
+
+def _spread(by_group: Array, group: int, k: int) -> Array:
+    return np.repeat(by_group.astype(np.float32), group, 1)[:, :k]
 
 
 # --------------------------------------------------------------------------------------------------- panels of groups
@@ -288,6 +330,11 @@ LAYOUTS = {
     "scaled panels of experts": Layout(
         (Moe,), (4,), 2, UNLIMITED, _scaled_expert_shapes, _pack_scaled_experts, _unpack_scaled_experts, COMPACT,
     ),
+    # the same and what their zero points add for each sum of a group's inputs, −zero · scale: panels of one weight
+    # after the other
+    "shifted panels of experts": Layout(
+        (Moe,), (4,), 2, UNLIMITED, _shifted_expert_shapes, _pack_shifted_experts, _unpack_shifted_experts, INTEGERS,
+    ),
     # of a convolution, its channels last: every group of outputs begins a panel
     "panels of groups": Layout((Conv,), (3, 4, 5), None, 1, _group_shapes, _pack_conv, _unpack_conv),
     # of a convolution of every channel by itself: [taps, channels]
@@ -327,8 +374,8 @@ class Entry(NamedTuple):
         shapes = layout.shapes(self.op, dtype, len(self.places), self.sizes)
         kinds = [packed_dtype(dtype)] * len(shapes)
         if layout.scaled:
-            narrow = dtype is dtypes.int4 and stored[-1].dtype in SCALES_OF_GROUPS
-            kinds[-1] = stored[-1].dtype if narrow else dtypes.float32
+            narrow = dtype is dtypes.int4 and stored[1].dtype in SCALES_OF_GROUPS
+            kinds[1:] = [stored[1].dtype if narrow else dtypes.float32, *[dtypes.float32] * (len(kinds) - 2)]
             dtype = dtypes.float32
         for spec, wanted in zip(stored, map(Spec, shapes, kinds), strict=True):
             require(spec == wanted,

@@ -172,6 +172,22 @@ class Lowered(Op):
              {"inner": Moe(top_k=2), "layouts": (
                  *plain(2), ("panels of experts", (2, 3, 4, 5), 64, 6, 2),
                  ("scaled panels of experts", (6, 7), 6, 64, 2, 32))}),
+        Case("gates and ups of int4 with zero points, downs of int8",
+             (bf16("T", 64), f32("T", 2), u8(8, 8, 32, 4), f16(8, 2, 32), f32(8, 2, 32), i8(4, 10, 32, 4), f32(128)),
+             {"inner": Moe(top_k=2), "layouts": (
+                 *plain(2), ("shifted panels of experts", (2, 3, 4, 5), 40, 64, 2, 32),
+                 ("scaled panels of experts", (6, 7), 64, 40, 2, 40))}),
+        Case("gates and ups of int8, downs of int4, all with zero points",
+             (f32(3, 6), f32(3, 2), i8(8, 2, 32, 4), f32(256), f32(8, 1, 32), u8(2, 8, 32, 4), f32(2, 2, 32),
+              f32(2, 2, 32)),
+             {"inner": Moe(top_k=1), "layouts": (
+                 *plain(2), ("shifted panels of experts", (2, 3, 4, 5), 64, 6, 2, 6),
+                 ("shifted panels of experts", (6, 7), 6, 64, 2, 32))}),
+        Case("experts of float8 with zero points",
+             (f32(3, 6), f32(3, 1), Spec((2, 2, 32, 4), "float8_e4m3fn"), f32(10), f32(2, 1, 32), f32(1, 5, 32)),
+             {"inner": Moe(top_k=1), "layouts": (
+                 *plain(2), ("shifted panels of experts", (2, 3), 5, 6, 1, 6),
+                 ("panels of experts", (4,), 6, 5, 1))}, error="must be int8"),
         Case("experts of int8 in groups",
              (f32(3, 64), f32(3, 1), i8(4, 16, 32, 4), f32(4, 2, 32), f32(2, 40, 32)),
              {"inner": Moe(top_k=1), "layouts": (

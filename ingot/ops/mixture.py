@@ -19,12 +19,16 @@ ACTIVATIONS: dict[str, Op] = {
 MAX_TOP_K = 32
 
 
-def gated_expression(activation: str, scaled: bool = False) -> tuple[Any, ...]:
-    """The expression activation(input 0) · input 1; `scaled`: times the inputs 2 and 3 before."""
+def gated_expression(activation: str, scaled: bool = False, zeros: bool = False) -> tuple[Any, ...]:
+    """The expression activation(input 0) · input 1; `scaled`: times the next two inputs before; `zeros`: plus the next
+    two after that."""
     builder = ExprBuilder()
     gate, up = (builder.input(i, dtypes.float32) for i in (0, 1))
     if scaled:
         gate, up = (v * builder.input(2 + i, dtypes.float32) for i, v in enumerate((gate, up)))
+    if zeros:
+        first = 4 if scaled else 2
+        gate, up = (v + builder.input(first + i, dtypes.float32) for i, v in enumerate((gate, up)))
     made: Any = ACTIVATIONS[activation]
     result = made.expr(builder, gate) * up
     return expr_tuple({"steps": builder.steps, "outputs": [result.index]})

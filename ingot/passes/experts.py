@@ -1,7 +1,7 @@
 """Experts: the weights of a mixture as its kernel reads them, all gates and ups together and all downs together.
 
 A set of weights is of floats, or all of it of int8 or float8 with a scale for each output, or of int4 with those of
-groups. Where it is neither, it becomes floats before.
+groups; integers may have zero points. Where it is neither, it becomes floats before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ingot.ops.mixture import Moe
 from ingot.ops.panels import packed_dtype, packed_shape
 from ingot.passes.integers import factors
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import joined_name, recipe_of, sizes, stored
+from ingot.passes.weights import derive, joined_name, recipe_of, sizes, stored
 
 NARROW = (dtypes.int8, dtypes.float8_e4m3fn)
 
@@ -49,13 +49,13 @@ def no_integers(node: Node, weight: Value) -> str:
     form = _form(weight)
     if form is None:
         return UNREAD
-    first = next(weights[0] for weights in _sets(node) if any(v is weight for v in weights))
+    first = next(weights[0] for weights in weight_sets(node) if any(v is weight for v in weights))
     return "" if form == _form(first) else UNLIKE
 
 
 def _kept(node: Node) -> str:
     """Why a mixture is left as it is, or nothing."""
-    for weights in _sets(node):
+    for weights in weight_sets(node):
         found = {_form(v) for v in weights}
         if None in found:
             return UNREAD
@@ -64,27 +64,33 @@ def _kept(node: Node) -> str:
     return ""
 
 
-def _sets(node: Node) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+def weight_sets(node: Node) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """Gates and ups, and downs."""
     count = 2 * (len(node.inputs) - 2) // 3
     return node.inputs[2 : 2 + count], node.inputs[2 + count :]
 
 
 def _form(weight: Value) -> tuple[Any, ...] | None:
-    """How a weight is stored: its type, and the group and type of its scales; None where no kernel reads it."""
+    """How a weight is stored: its type, the group and type of its scales, and whether it has zero points; None where no
+    kernel reads it."""
     made = weight.node
     if weight.kind == "parameter":
         return (weight.dtype,)
-    if made is None or not isinstance(made.op, Dequantize) or len(made.given) != 2:
+    if made is None or not isinstance(made.op, Dequantize) or len(made.given) < 2:
         return None
-    (numbers, scales), group = made.inputs, made.op.group
+    (numbers, scales, *zeros), group = made.inputs, made.op.group
     if any(v.kind != "parameter" for v in made.inputs) or len(numbers.shape) != 2:
         return None
     outputs, inputs = sizes(numbers)
+    each = (outputs, inputs // group if group else 1)
+    if any(z.dtype is not dtypes.int8 or not sizes(z) == sizes(scales) == each for z in zeros):
+        return None
     if numbers.dtype is dtypes.int4 and group in INT4_GROUPS:
-        return numbers.dtype, group, scales.dtype
+        return numbers.dtype, group, scales.dtype, bool(zeros)
     one_each = sizes(scales) in ((outputs, 1), (1, 1), (1,), ())
-    return (numbers.dtype, inputs, scales.dtype) if numbers.dtype in NARROW and not group and one_each else None
+    kinds = (dtypes.int8,) if zeros else NARROW
+    read = numbers.dtype in kinds and not group and one_each
+    return (numbers.dtype, inputs, scales.dtype, bool(zeros)) if read else None
 
 
 def _packed(network: Network, node: Node) -> Value:
@@ -92,7 +98,7 @@ def _packed(network: Network, node: Node) -> Value:
     x, router, *_ = node.inputs
     operands, layouts, first = [x, router], [*plain(2)], 2
     stem = _stem(node)
-    for name, weights in zip(("gate_up", "down"), _sets(node), strict=True):
+    for name, weights in zip(("gate_up", "down"), weight_sets(node), strict=True):
         made, layout = _stored(network, f"{stem}.{name}", weights, tuple(range(first, first + len(weights))), name)
         operands += made
         layouts.append(layout)
@@ -119,13 +125,18 @@ def _stored(
     made: Any = weights[0].node
     numbers = [v.node.inputs[0] for v in order]
     panels = _panels(network, numbers, parts, f"{name}.packed")
-    layout = ("scaled panels of experts", places, *shape, made.op.group or shape[1])
     if made.op.group:
-        scales = [v.node.inputs[1] for v in order]
-        return [panels, _panels(network, scales, parts, f"{name}.scales.packed")], layout
-    each = [factors(network, v, 0).scales for v in order]
-    recipe = combine("concat", [recipe_of(v) for v in each], axis=0)
-    return [panels, stored(network, recipe, Spec((len(each) * shape[0],), dtypes.float32), f"{name}.scales")], layout
+        scales = _panels(network, [v.node.inputs[1] for v in order], parts, f"{name}.scales.packed")
+    else:
+        each = [factors(network, v, 0).scales for v in order]
+        recipe = combine("concat", [recipe_of(v) for v in each], axis=0)
+        scales = stored(network, recipe, Spec((len(each) * shape[0],), dtypes.float32), f"{name}.scales")
+    layout = (places, *shape, made.op.group or shape[1])
+    if len(made.given) == 2:
+        return [panels, scales], ("scaled panels of experts", *layout)
+    added = [derive(network, "zero_products", v.node.inputs[1:], f"{v.node.inputs[2].name}.products") for v in order]
+    zeros = _panels(network, added, 1, f"{name}.zeros.packed")
+    return [panels, scales, zeros], ("shifted panels of experts", *layout)
 
 
 def _panels(network: Network, weights: Sequence[Value], parts: int, name: str) -> Value:

@@ -4,14 +4,12 @@ stood.
 Only what a product sums over with rows, or what is looked up, is stored so: the matrices of linear layers, tables, the
 experts of a mixture, and what multiplies the state of recurrent layers. The scales are one for each output, or for
 groups of its inputs, of the weight as [outputs, inputs]; a table's rows are its outputs. Tables and what multiplies a
-state are int8 in every format; the rows of experts stay floats, and their groups have no zero points. Tables and the
-head may have a word of their own.
+state are int8 in every format; the rows of experts stay floats. Tables and the head may have a word of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ingot import dtypes
@@ -113,9 +111,7 @@ def _quantize(network: Network, chosen: Mapping[Recipe, WeightFormat]) -> None:
     for weight in [v for v in network.parameters if recipe_of(v) in chosen]:
         readers = [node for node in weight.uses if not isinstance(node.op, CONTROL)]
         int8 = any(isinstance(node.op, Embedding | Recurrent) for node in readers)
-        mixed = any(isinstance(node.op, Moe) for node in readers)
-        format = chosen[recipe_of(weight)]
-        taken = format.per_output if int8 else replace(format, zeros=False) if mixed else format
+        taken = chosen[recipe_of(weight)].per_output if int8 else chosen[recipe_of(weight)]
         for node in readers:
             with network.insert_before(node):
                 if isinstance(node.op, Recurrent | Moe):

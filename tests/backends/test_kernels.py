@@ -199,6 +199,8 @@ def _declared(kernel: Kernel, call: Call) -> list[Operand]:
             found += [operand] * ("group" in call.params or call.params.get("scales", False))
         elif operand.name.endswith("_scales?"):  # of experts
             found += [operand] * (np.asarray(call.operands[len(found) - 1]).itemsize == 1)
+        elif operand.name.endswith("_zeros?"):
+            found += [operand] * call.params.get(operand.plain_name, False)
         elif operand.name.endswith("?") and operand.plain_name in ("weight", "bias") and kernel.name != "rms_norm":
             found += [operand] * int(call.params[operand.plain_name])
         elif left:

@@ -598,10 +598,10 @@ class _Quantised(models.LoadedModel):
         return quantized(network, weight_format(self.word)), remarks
 
 
-@pytest.mark.parametrize("word", ["int8", "int4-g32", "int4-g64-asym", "fp8"])
+@pytest.mark.parametrize("word", ["int8", "int4-g32", "int4-g32-asym", "int4-g64-asym", "fp8"])
 def test_experts(mixture: Path, word: str) -> None:
     """Logits are those of the network with the dequantised weights, and a row does not depend on its company. Experts
-    are stored in that format, without zero points."""
+    are stored in that format, with zero points where it has them."""
     loaded = models.load(mixture, "float32")
     reference = _Quantised(loaded.module, loaded.input_specs, loaded.config, loaded.weights, loaded.files)
     reference.word = word
@@ -616,14 +616,18 @@ def test_experts(mixture: Path, word: str) -> None:
     assert np.abs(found - want).max() < 2e-5 * np.abs(want).max()
     assert np.array_equal(EngineRunner(engine).run(IDS, [1, 30, 7]), found)
     names = [name for name in engine.header["weights"] if "experts" in name]
-    kinds = {engine.tensor(n).dtype.name for n in names if "scales" not in n}
+    kinds = {engine.tensor(n).dtype.name for n in names if "scales" not in n and "zeros" not in n}
     packed = {"int8": {"int8"}, "fp8": {"float8_e4m3fn"}}.get(word, {"uint8", "int8"})
-    assert names and kinds <= packed and not [name for name in names if "zeros" in name]
-    assert not [line for line in engine.log if "experts" in line and " stays " in line]
+    assert names and kinds <= packed
+    assert any(name.endswith("gate_up.zeros.packed") for name in names) == word.endswith("asym")
+    calls = [call for entry in engine.header["programs"]["cpu"]["entries"].values() for call in entry["calls"]]
+    assert [call for call in calls if call.get("kernel") == "moe"] and not [call for call in calls if "host" in call]
+    assert not [line for line in engine.log if "experts" in line and (" stays " in line or " becomes " in line)]
     sizes = (sum(e.tensor(n).nbytes for n in e.header["weights"] if "experts" in n)
              for e in (engine, build(mixture, precision="float32", report=False)))  # fmt: skip
     stored, floats = sizes
-    assert stored < floats * (0.2 if "4" in word else 0.28)
+    most = {"int4-g32": 0.2, "int4-g32-asym": 0.27, "int4-g64-asym": 0.21}
+    assert stored < floats * most.get(word, 0.28)
 
 
 def test_experts_of_a_narrow_type(mixture: Path) -> None:
@@ -640,7 +644,7 @@ def test_experts_are_refitted(mixture: Path) -> None:
     weights = dict(models.load(mixture, "float32").weights)
     names = [name for name in weights if "experts" in name]
     changed = {name: np.ascontiguousarray(weights[name][::-1]) for name in names}
-    for word in ("int8", "int4-g32"):
+    for word in ("int8", "int4-g32", "int4-g32-asym"):
         engine = build(mixture, weights=word, precision="float32", report=False).refit(changed)
         for name in (n for n in engine.header["weights"] if "experts" in n):
             recipe = Recipe.from_json(engine.header["weights"][name]["recipe"])

@@ -240,7 +240,7 @@ def attention(dtype: Any) -> Iterator[tuple[str, Case]]:
 
 
 def _narrow_experts(dtype: Any, rows: list[Array], params: dict[str, Any]) -> Iterator[tuple[str, Case]]:
-    """The same of int8 with a scale for each output, and of int4 with scales of groups."""
+    """The same of int8 with a scale for each output, and of int4 with those of groups, without zero points and with."""
     int4 = dtypes.int4.numpy
     made: dict[Any, list[Array]] = {}
     for kind in (I8, int4):
@@ -255,6 +255,15 @@ def _narrow_experts(dtype: Any, rows: list[Array], params: dict[str, Any]) -> It
     given = [*rows, made[int4][0], groups[0], made[int4][1], groups[1]]
     of_groups = {**params, "gate_up_group": 32, "down_group": 32}
     yield f"moe {dtype.name} int4", [Call("moe", given, [(dtype, (9, 24))], of_groups)]
+    zeros = packed(5 * 64, 1, F32).repeat(2, 0), packed(5 * 32, 2, F32), packed(5 * 32, 1, F32)
+    read = {**of_groups, "gate_up_zeros": True, "down_zeros": True,
+            "expression": expr_json(gated_expression("silu", zeros=True))}  # fmt: skip
+    given = [*given[:4], zeros[0], *given[4:], zeros[1]]
+    yield f"moe {dtype.name} int4 zeros", [Call("moe", given, [(dtype, (9, 24))], read)]
+    read = {**params, "gate_up_zeros": True, "down_zeros": True,
+            "expression": expr_json(gated_expression("silu", True, True))}  # fmt: skip
+    given = [*rows, made[I8][0], scales[0], zeros[0], made[I8][1], scales[1], zeros[2]]
+    yield f"moe {dtype.name} int8 zeros", [Call("moe", given, [(dtype, (9, 24))], read)]
 
 
 def other_floats(dtype: Any) -> Iterator[tuple[str, Case]]:

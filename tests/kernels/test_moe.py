@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ingot import _native, dtypes
-from ingot.ops.fused import IDENTITY, TIMES, expr_json
+from ingot.ops.fused import IDENTITY, PLUS, TIMES, expr_json
 from ingot.ops.layouts import LAYOUTS
 from ingot.ops.lowering import Lowered, plain
 from ingot.ops.mixture import Moe, gated_expression
 from tests.kernels.one_call import Weight
 from tests.kernels.support import FLOATS, Array, run, same_bits
 
-FORMS = {"": 0, "int8": 0, "float8": 0, "int4-g32": 32, "int4-g64": 64}  # and the groups; the last has narrow scales
+# And the groups; those of 64 have narrow scales.
+FORMS = {"": 0, "int8": 0, "float8": 0, "int4-g32": 32, "int4-g64": 64, "int8-asym": 0, "int4-g32-asym": 32,
+         "int4-g64-asym": 64}  # fmt: skip
+LAYOUT = {"": "panels of experts", "asym": "shifted panels of experts"}
+TIMES_PLUS: Any = ((*TIMES[0], ("input", "float32", 2), ("add", "float32", 2, 3)), (4,))
 FLOAT8 = dtypes.float8_e4m3fn.numpy
 TOLERANCE = dict(zip(map(str, FLOATS), (2e-5, 2e-2, 3e-3), strict=True))
 
@@ -35,8 +40,9 @@ class Mixture:
         layouts: list[Any] = [*plain(2)]
         first = 2
         for form, count, n, k in zip(forms, (2 * experts, experts), (inner, hidden), (hidden, inner), strict=True):
-            weights = [(rng.standard_normal((n, k)) / k**0.5).astype(np.float32) for _ in range(count)]
-            name, group = ("scaled panels of experts", (FORMS[form] or k,)) if form else ("panels of experts", ())
+            weights = [((rng.standard_normal((n, k)) + form.endswith("asym")) / k**0.5).astype(np.float32)
+                       for _ in range(count)]  # fmt: skip
+            name, group = LAYOUT.get(form[-4:], "scaled panels of experts"), (FORMS[form] or k,) if form else ()
             given = (n, k, experts, *group)
             if form == "float8":
                 given_weights = [w.astype(FLOAT8) for w in weights]
@@ -44,7 +50,9 @@ class Mixture:
                 self.weights += [*LAYOUTS["panels of experts"].pack(self.moe, given_weights, given[:3]), scales]
             else:
                 found = LAYOUTS[name].pack(self.moe, weights if form else [w.astype(dtype) for w in weights], given)
-                self.weights += [*found[:-1], found[-1].astype(np.float16) if form == "int4-g64" else found[-1]]
+                if "g64" in form:
+                    found[1] = found[1].astype(np.float16)
+                self.weights += found
             layouts.append((name, tuple(range(first, first + count)), *given))
             first += count
         self.op = Lowered(inner=self.moe, layouts=tuple(layouts))
@@ -58,7 +66,10 @@ class Mixture:
         own = {"top_k": self.moe.top_k, "normalize": self.moe.normalize}
         names = zip(("gate_up_group", "down_group"), self.forms, strict=True)
         own |= {name: FORMS[form] for name, form in names if FORMS[form]}
-        expression = gated_expression(self.moe.activation, self.forms[0] in ("int8", "float8"))
+        zeros = [form.endswith("asym") for form in self.forms]
+        own |= {name: True for name, has in zip(("gate_up_zeros", "down_zeros"), zeros, strict=True) if has}
+        by_outputs = self.forms[0] in ("int8", "int8-asym", "float8")
+        expression = gated_expression(self.moe.activation, by_outputs, zeros[0])
         return {**self.sizes, **own, "expression": expr_json(expression), **changes}
 
     def run(self, x: Array, router: Array, **options: Any) -> Array:
@@ -84,7 +95,8 @@ def test_moe(dtype: Any, sizes: tuple[int, int, int, int], rows: int, threads: i
 
 
 MIXED = [("int8", "int8"), ("float8", "float8"), ("int4-g32", "int4-g64"), ("int4-g64", "int8"), ("", "int4-g32"),
-         ("int8", "")]  # fmt: skip
+         ("int8", ""), ("int4-g32-asym", "int4-g64-asym"), ("int8-asym", "int4-g32-asym"),
+         ("int4-g64-asym", "int8-asym"), ("", "int8-asym"), ("int4-g64-asym", "int4-g32")]  # fmt: skip
 
 
 @pytest.mark.parametrize("forms", MIXED, ids=str)
@@ -97,7 +109,7 @@ def test_narrow_weights(dtype: Any, forms: tuple[str, str]) -> None:
     np.testing.assert_allclose(whole.astype(np.float64), want, atol=2 * TOLERANCE[str(dtype)] * np.abs(want).max())
     for first, last in ((0, 1), (5, 7), (3, 70)):
         assert same_bits(made.run(x[first:last], router[first:last]), whole[first:last])
-    small = Mixture(dtype, 3, 40, 70, 2, tuple("int8" if "4" in form else form for form in forms))
+    small = Mixture(dtype, 3, 40, 70, 2, tuple(re.sub("int4-g..", "int8", form) for form in forms))
     x, router = small.feeds(9)
     want = small.reference(x, router)
     np.testing.assert_allclose(small.run(x, router), want, atol=2 * TOLERANCE[str(dtype)] * np.abs(want).max())
@@ -122,9 +134,50 @@ def test_the_bits_of_products(forms: tuple[str, str]) -> None:
     assert same_bits(made.run(x, router), want)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 600])
+@pytest.mark.parametrize("form", ["int4-g32-asym", "int4-g64-asym", "int8-asym"])
+def test_the_bits_of_products_with_zero_points(form: str, rows: int) -> None:
+    """One expert whose share is 1 gives what a product adds to that of the sums of groups, as other layers have them.
+    Of many rows what is added is made in parts."""
+    dtype = dtypes.bfloat16.numpy
+    hidden, inner = 192, 640
+    made = Mixture(dtype, 1, hidden, inner, 1, (form, form))
+    x, router = made.feeds(rows)
+    group = FORMS[form]
+
+    def added(rows_: Array, panels: Array, n: int) -> Array:
+        k = rows_.shape[1]
+        size = group or k
+        wide = rows_.astype(np.float32).reshape(-1, k // size, size)
+        sums = run("reduce", [wide], [(np.float32, wide.shape[:2])], op="sum", axes=[2], keepdims=False)[0]
+        return run("matmul_packed", [sums, panels], [(np.float32, (rows, n))], n=n, k=k // size, parts=1,
+                   epilogue=expr_json(IDENTITY))[0]  # fmt: skip
+
+    gates, gate_scales, gate_zeros, downs, down_scales, down_zeros = made.weights
+    pair = [gate_scales] if group else [*gate_scales.reshape(2, -1)]
+    more = {"group": group} if group else {}
+    extras = [added(x, panels, inner) for panels in np.split(gate_zeros, 2)]
+    middle = run("matmul_packed", [x, gates, *pair, *extras], [(dtype, (rows, inner))], n=inner, k=hidden, parts=2,
+                 epilogue=made.params()["expression"], **more)[0]  # fmt: skip
+    ends = PLUS if group else TIMES_PLUS
+    want = run("matmul_packed", [middle, downs, down_scales, added(middle, down_zeros, hidden)],
+               [(dtype, (rows, hidden))], n=hidden, k=inner, parts=1, epilogue=expr_json(ends), **more)[0]  # fmt: skip
+    assert same_bits(made.run(x, router, threads=2), want)
+
+
 @pytest.mark.parametrize(
     ("forms", "changed", "changes", "message"),
     [
+        (("int4-g32-asym", "int8"), {4: lambda a: a[:-1]}, {}, "what zero points add"),
+        (("int4-g32-asym", "int8"), {4: lambda a: a[:, :-1]}, {}, "what zero points add"),
+        (("int4-g32-asym", "int8"), {4: lambda a: a.astype(np.float16)}, {}, "what zero points add"),
+        (("int8", "int8-asym"), {6: lambda a: np.repeat(a, 2, 1)}, {}, "what zero points add"),
+        (("int8", "int8-asym"), {6: None}, {}, "zero points lie behind"),
+        (("int4-g32-asym", "int8"), {}, {"gate_up_zeros": False}, "operand|scales|a down"),
+        (("int4-g32-asym", "int4-g32"), {}, {"down_zeros": True}, "zero points lie behind"),
+        (("float8", "int8"), {}, {"gate_up_zeros": True}, "only integers have zero points"),
+        (("", "int8"), {}, {"gate_up_zeros": True}, "only integers have zero points"),
+        (("int4-g32-asym", "int8"), {}, {"gate_up_zeros": 1}, "gate_up_zeros"),
         (("int8", "int8"), {3: lambda a: a[:-1]}, {}, "the scales"),
         (("int8", "int8"), {3: lambda a: a.astype(np.float16)}, {}, "the scales"),
         (("int8", "int8"), {}, {"gate_up_group": 32}, "of 4 bits, and no other"),
@@ -142,6 +195,7 @@ def test_narrow_weights_that_are_refused(
     inputs = [*made.feeds(3), *made.weights]
     for i, change in changed.items():
         inputs[i : i + 1] = [] if change is None else [np.ascontiguousarray(change(inputs[i]))]
+    inputs[2:] = map(Weight, inputs[2:])
     with pytest.raises(_native.Error, match=message) as caught:
         run("moe", inputs, [(inputs[0].dtype, inputs[0].shape)], **made.params(**changes))
     assert caught.value.code == "kernel_refused"

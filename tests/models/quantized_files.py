@@ -24,6 +24,9 @@ CONFIG: dict[str, Any] = {
     "max_position_embeddings": 64, "torch_dtype": "float16", "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
 }  # fmt: skip
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+EXPERTS = 3
+MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": EXPERTS,
+           "num_experts_per_tok": 2}  # fmt: skip
 
 
 def safetensors(tensors: dict[str, Array]) -> bytes:
@@ -170,13 +173,29 @@ def compressed(weights: dict[str, Any], format: str, **more: Any) -> dict[str, A
 
 @dataclass
 class Case:
-    """A layout: what config.json says and how a layer is written. `floats`: what is said of weights that become so."""
+    """A layout: what config.json says and how a layer is written. `floats`: what is said of weights that become so,
+    those with `of` in their names."""
 
     quantization: dict[str, Any]
     make: Make
     floats: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     rounds: bool = False
+    of: str = ""
+
+    @property
+    def kept(self) -> list[str]:
+        """The layers that stay integers, or floats of 8 bits."""
+        return [name for name in layers(CONFIG | self.config) if not (self.floats and self.of in name)]
+
+
+def layers(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """The quantised layers of a model and the shapes of their weights."""
+    if config["model_type"] != "mixtral":
+        return {name: SHAPES[name.partition(".")[2]] for name in LINEAR}
+    parts = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+    experts = {f"block_sparse_moe.experts.{e}.{w}": SHAPES[part] for e in range(EXPERTS) for w, part in parts.items()}
+    return {name: SHAPES[name.partition(".")[2]] for name in LINEAR[:4]} | experts
 
 
 TOKENS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
@@ -191,10 +210,12 @@ def _gptq(group: int, bits: int = 4, **more: Any) -> dict[str, Any]:
     return {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False, "sym": True, **more}
 
 
-def _grouped(group: int, bits: int = 4, **more: Any) -> dict[str, Any]:
-    return compressed({"num_bits": bits, "strategy": "group", "group_size": group, **more}, "pack-quantized")
+def _grouped(group: int, bits: int = 4, ignore: Any = ("lm_head",), **more: Any) -> dict[str, Any]:
+    words = {"num_bits": bits, "strategy": "group", "group_size": group, **more}
+    return compressed(words, "pack-quantized", ignore=[*ignore])
 
 
+_GATE = ["re:.*block_sparse_moe.gate", "lm_head"]
 _CHANNEL = {"num_bits": 8, "strategy": "channel"}
 _FP8 = {"num_bits": 8, "type": "float"}
 CASES = {
@@ -232,6 +253,22 @@ CASES = {
     "compressed fp8 blocks": Case(
         compressed({**_FP8, "strategy": "block", "block_structure": [32, 48]}, "float-quantized"), float8((32, 48)),
         floats="of 8 bits"),
+    "awq, experts": Case(_awq(32, modules_to_not_convert=["gate"]), awq(32), config=MIXTRAL),
+    "awq, experts without zero points": Case(
+        _awq(128, modules_to_not_convert=["gate"]), awq(128, zeros=False), config=MIXTRAL),
+    "gptq, experts": Case(_gptq(64, sym=False), gptq(64), config=MIXTRAL),
+    "gptq, experts in act-order": Case(
+        _gptq(32, desc_act=True), gptq(32, act_order="own"), config=MIXTRAL, floats="orders of their own",
+        of="experts"),
+    "gptq, 8 bits of all inputs, experts": Case(_gptq(-1, 8, sym=False), gptq(-1, 8), config=MIXTRAL),
+    "compressed int4 g64, asymmetric, experts": Case(
+        _grouped(64, symmetric=False, ignore=_GATE), pack_quantized(64, zeros=True), config=MIXTRAL),
+    "compressed W8A8, experts": Case(
+        compressed(_CHANNEL, "int-quantized", inputs=TOKENS, ignore=_GATE), int_quantized(), config=MIXTRAL,
+        rounds=True),
+    "compressed fp8, experts": Case(
+        compressed({**_FP8, "strategy": "channel"}, "float-quantized", ignore=_GATE), float8(strategy="channel"),
+        config=MIXTRAL),
     "fp8": Case({"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"},
                 float8((128, 128), scale="weight_scale_inv"), floats="of 8 bits"),
 }  # fmt: skip
@@ -252,8 +289,12 @@ def model(case: Case) -> tuple[dict[str, Array], dict[str, Array], dict[str, Any
         floats |= {f"model.layers.0.{n}.bias": rng.standard_normal(SHAPES[n.partition(".")[2]][0]) for n in LINEAR[:3]}
     plain: dict[str, Array] = {name: array.astype(np.float16) for name, array in floats.items()}
     quantized, whole = dict(plain), dict(plain)
-    for name in LINEAR:
-        layer = case.make(rng, SHAPES[name.partition(".")[2]])
+    if config["model_type"] == "mixtral":
+        gate = rng.standard_normal((EXPERTS, HIDDEN)).astype(np.float16)
+        quantized["model.layers.0.block_sparse_moe.gate.weight"] = gate
+        whole["model.layers.0.block_sparse_moe.gate.weight"] = gate
+    for name, shape in layers(config).items():
+        layer = case.make(rng, shape)
         quantized |= {f"model.layers.0.{name}.{role}": array for role, array in layer.tensors.items()}
         whole[f"model.layers.0.{name}.weight"] = layer.weight
     return quantized, whole, config

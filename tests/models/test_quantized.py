@@ -23,14 +23,27 @@ from ingot.frontends.quantized.weights import QuantizedWeight
 from ingot.ir.weight_format import COMPACT
 from ingot.ops.conversion import Dequantize
 from tests.models.model_zoo import EngineRunner, Runner
-from tests.models.quantized_files import CASES, CONFIG, LINEAR, TOKENS, Case, compressed, model, write, written
+from tests.models.quantized_files import (
+    CASES,
+    CONFIG,
+    HIDDEN,
+    INNER,
+    TOKENS,
+    Case,
+    compressed,
+    model,
+    packed,
+    write,
+    written,
+)
 
 IDS = [3, 7, 1, 22, 5, 60, 2, 2, 9]
 Q = "model.layers.0.self_attn.q_proj"
 RUN = (
     "awq g64, qwen2 with biases", "awq, all inputs", "awq g16", "gptq, act-order", "gptq, one act-order, zero points",
     "gptq, 8 bits of all inputs", "compressed int4 g64, asymmetric", "compressed W8A8", "fp8",
-    "compressed fp8", "compressed fp8 by output",
+    "compressed fp8", "compressed fp8 by output", "awq, experts", "gptq, 8 bits of all inputs, experts",
+    "compressed int4 g64, asymmetric, experts", "compressed W8A8, experts", "gptq, experts in act-order",
 )  # fmt: skip
 
 
@@ -60,7 +73,7 @@ def test_bit_for_bit(name: str, tmp_path: Path) -> None:
     as_floats = [r for r in loaded.network()[1] if r.kind == "quantised weights as floats"]
     assert [case.floats in r.why for r in as_floats] == ([True] if case.floats else [])
     narrow = [v for v in network.parameters if v.dtype in COMPACT and len(v.shape) == 2 and "zeros" not in v.name]
-    assert len(narrow) == (0 if case.floats else len(LINEAR))
+    assert len(narrow) == len(case.kept)
     kinds = {v.dtype for v in network.parameters if v.name.endswith(".scales")}
     assert kinds <= {dtypes.float16 if v.dtype is dtypes.int4 else dtypes.float32 for v in narrow}
 
@@ -120,6 +133,48 @@ def test_second_products_are_joined(tmp_path: Path) -> None:
     assert [line for line in logs[0] if "one product for model.layers.0.mlp" in line and small in line]
     assert [line for line in logs[0] if "part of the matmul of" in line and "gate_proj.weight.int4, " in line]
     assert not [line for line in logs[1] if "zero" in line]
+
+
+def test_experts_stay_integers(tmp_path: Path) -> None:
+    """One kernel reads them as they are stored, zero points too; the torch target gives the same of the file."""
+    case = CASES["gptq, experts"]
+    folder, _, _ = written(tmp_path, case)
+    engine = build(folder, precision="float32", report=False)
+    calls = engine.header["programs"]["cpu"]["entries"]["main"]["calls"]
+    assert [call["kernel"] for call in calls if "kernel" in call].count("moe") == 1
+    assert not [call for call in calls if "host" in call]
+    packs = [name for name in engine.header["weights"] if "experts" in name and name.endswith("packed")]
+    kinds = sorted(engine.tensor(name).dtype.name for name in packs)
+    assert kinds == ["float16"] * 2 + ["float32"] * 2 + ["uint8"] * 2
+    pytest.importorskip("torch")
+    runner = EngineRunner(folder, precision="float32")
+    wanted = runner.run(IDS, [len(IDS)])
+    runner.session, runner.done = engine.on("torch").session(kv_blocks=8, kv_block_size=16), 0
+    assert np.abs(runner.run(IDS, [len(IDS)]) - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+def test_experts_of_several_forms(tmp_path: Path) -> None:
+    """Scales that float16 does not hold make those of all others float32; another form makes floats, and it is said."""
+    case = CASES["compressed int4 g64, asymmetric, experts"]
+    tensors, whole, config = model(case)
+    name = "model.layers.0.block_sparse_moe.experts.1.w1"
+    odd = tensors | {f"{name}.weight_scale": tensors[f"{name}.weight_scale"] * dtypes.bfloat16.numpy.type(2.0**-20)}
+    method = {"quantization_config": case.quantization}
+    loaded = models.load(write(tmp_path / "odd", odd, config | method), "float32")
+    network, remarks = loaded.network()
+    assert not [r for r in remarks if r.kind == "quantised weights as floats"]
+    (mixture,) = (node for node in network.nodes if node.op.name == "moe")
+    scales = [v.node.inputs[1].dtype for v in mixture.inputs[2:]]
+    assert scales == [dtypes.float32] * 6 + [dtypes.float16] * 3
+    found = EngineRunner(tmp_path / "odd", precision="float32").run(IDS, [len(IDS)])
+    floats = write(tmp_path / "floats", whole, config)
+    wanted = Runner(_Floats(floats, loaded.weights)).run(IDS, [len(IDS)])
+    assert np.abs(found - wanted).max() < 2e-5 * np.abs(wanted).max()
+    zeros = f"{name}.weight_zero_point"
+    plain = packed(np.full((INNER, HIDDEN // 64), 8), 0, 4)
+    loaded = models.load(write(tmp_path / "plain", tensors | {zeros: plain}, config | method), "float32")
+    (said,) = (r for r in loaded.network()[1] if r.kind == "quantised weights as floats")
+    assert "stored in several forms" in said.why and said.calls == 6
 
 
 def test_narrow(tmp_path: Path) -> None:
@@ -403,30 +458,3 @@ def test_config_alone_is_of_floats(tmp_path: Path) -> None:
     folder, _, _ = written(tmp_path, CASES["awq g32"])
     with pytest.raises(CheckpointError, match="a model of config.json alone is one of floats"):
         models.load_config_only(folder)
-
-
-def test_experts_become_floats(tmp_path: Path) -> None:
-    """The experts of a mixture are read as floats, and the products beside them as integers."""
-    config = CONFIG | {
-        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 64,
-        "num_local_experts": 2, "num_experts_per_tok": 1,
-    }  # fmt: skip
-    plain = models.load_config_only(write(tmp_path / "config", {}, config))
-    rng = np.random.default_rng(1)
-    quantized, floats = {}, {}
-    for name in plain.weights:
-        array = np.asarray(plain.weights[name])
-        floats[name] = array
-        if array.ndim == 2 and name.endswith("proj.weight") or ".experts." in name:
-            layer = CASES["awq g32"].make(rng, array.shape)  # type: ignore[arg-type]
-            quantized |= {f"{name.removesuffix('weight')}{role}": a for role, a in layer.tensors.items()}
-            floats[name] = layer.weight
-        else:
-            quantized[name] = array
-    method = {"quantization_config": CASES["awq g32"].quantization}
-    loaded = models.load(write(tmp_path / "quantized", quantized, config | method), "float32")
-    said = [r for r in loaded.network()[1] if r.kind == "quantised weights as floats"]
-    assert [(r.calls, r.why) for r in said] == [(6, "something else than a product reads them")]
-    found = EngineRunner(tmp_path / "quantized", precision="float32").run(IDS, [len(IDS)])
-    wanted = EngineRunner(write(tmp_path / "floats", floats, config), precision="float32").run(IDS, [len(IDS)])
-    assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()

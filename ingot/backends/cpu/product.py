@@ -7,7 +7,7 @@ from typing import Any
 from ingot import dtypes
 from ingot.backends.cost import size
 from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
-from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, layout, sizes_of
 from ingot.ir import Node
 from ingot.ops.conversion import SCALES_OF_GROUPS
 from ingot.ops.fused import expr_json
@@ -19,7 +19,7 @@ FLOAT64 = (dtypes.float64,)
 ORDERS, SPLITS = ("rows", "weights", "packed"), ("rows", "outputs")
 MEASURED = f"order?: {' | '.join(ORDERS)}, split?: {' | '.join(SPLITS)}"
 NARROWER = ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn)  # what rows of x are multiplied with
-EXPERTS = ("panels of experts", "scaled panels of experts")
+EXPERTS = ("panels of experts", "scaled panels of experts", "shifted panels of experts")
 SIGNED = (dtypes.int8, dtypes.int32, dtypes.int64)
 
 
@@ -49,18 +49,24 @@ def _moe(op: Any, node: Node) -> Use | Refusal:
     if not sizes:
         return Refusal("its weights are not in panels")
     inner, hidden, experts, *_ = sizes
-    scaled = len(sizes) > 3
-    downs = 4 if scaled else 3
     params: dict[str, Any] = {}
-    for name, at in (("gate_up_group", 2), ("down_group", downs)):
+    counts: dict[str, int] = {}
+    at = 2
+    for name in ("gate_up", "down"):
+        kind = EXPERTS.index(layout(node, at))  # how many operands the weights have beside them
+        counts |= {f"{name}_scales": int(kind > 0), f"{name}_zeros": int(kind > 1)}
+        if kind > 1:
+            params[f"{name}_zeros"] = True
         if node.inputs[at].dtype is dtypes.uint8:
-            params[name] = sizes_of(node, at)[3]
-            if params[name] not in INT4_GROUPS:
+            params[f"{name}_group"] = sizes_of(node, at)[3]
+            if params[f"{name}_group"] not in INT4_GROUPS:
                 return Refusal("its groups are 32, 64 or 128 of 4 bits")
-    by_outputs = scaled and "gate_up_group" not in params  # whose scales the expression reads
+        at += 1 + kind
+    by_outputs = bool(counts["gate_up_scales"]) and "gate_up_group" not in params  # whose scales the expression reads
+    expression = gated_expression(op.activation, by_outputs, "gate_up_zeros" in params)
     params |= {"experts": experts, "hidden": hidden, "inner": inner, "top_k": op.top_k, "normalize": op.normalize,
-               "expression": expr_json(gated_expression(op.activation, by_outputs))}  # fmt: skip
-    return Use(params, {"gate_up_scales": int(scaled), "down_scales": int(len(sizes_of(node, downs)) > 3)})
+               "expression": expr_json(expression)}  # fmt: skip
+    return Use(params, counts)
 
 
 KERNELS = (
@@ -104,14 +110,17 @@ KERNELS = (
     Kernel(
         "moe",
         params="experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, "
-        "gate_up_group?: integer, down_group?: integer, expression: expression",
+        "gate_up_group?: integer, down_group?: integer, gate_up_zeros?: flag, down_zeros?: flag, "
+        "expression: expression",
         operands=(
             Operand("x", FLOATS, Reads.INNER),
             Operand("router", FLOAT32, Reads.INNER),
             Operand("gate_up", NARROWER, layouts=EXPERTS),
             Operand("gate_up_scales?", SCALES_OF_GROUPS, layouts=EXPERTS[1:]),
+            Operand("gate_up_zeros?", FLOAT32, layouts=EXPERTS[2:]),
             Operand("down", NARROWER, layouts=EXPERTS),
             Operand("down_scales?", SCALES_OF_GROUPS, layouts=EXPERTS[1:]),
+            Operand("down_zeros?", FLOAT32, layouts=EXPERTS[2:]),
         ),
         results=(Operand("y", ("x",)),),
         runs={"moe": _moe},

@@ -3,7 +3,8 @@
 A product by such a weight takes its integers [outputs, inputs], its scales and its zero points, which are parameters of
 their own: `q_proj.weight.int4`, `q_proj.weight.scales`, `q_proj.weight.zeros`. Where the groups of inputs are not
 neighbours (act-order), the columns are sorted by group and the product's rows are taken in that order,
-`q_proj.weight.order`. What no product reads so, and what no kernel has a form for, becomes floats when it is read.
+`q_proj.weight.order`. The experts of mixtures take theirs too, if all gates and ups, or all downs, have one form and
+need no order. What nothing reads so, and what no kernel has a form for, becomes floats when it is read.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ from ingot import dtypes
 from ingot.frontends.quantized.weights import Form, QuantizedWeight
 from ingot.frontends.recording import Remark
 from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ops.mixture import Moe
 from ingot.ops.product import Matmul
+from ingot.passes.experts import weight_sets
 from ingot.passes.rewrite import detach
+from ingot.passes.weights import derive
 
 Array = np.ndarray[Any, Any]
 
 AS_FLOATS = "build with --weights to store them as integers of another form"
+UNREAD = "something else than a product reads them"
+ORDERED = "their columns have orders of their own (act-order), and experts read the same rows"
+UNLIKE = "experts of one mixture are stored in several forms"
 NOT_ROUNDED = "activations stay floats: nothing is to be done, and results are the more exact"
 
 
@@ -112,10 +119,7 @@ def _remarks(
         if (given := weights[name].rows) and not (isinstance(form, Form) and form.rows):
             rows.setdefault(given, []).append(name)
     found = [_as_floats(why, names) for why, names in floats.items()]
-    found += [
-        Remark("inputs as they are", "matmul", tuple(names), len(names), f"the checkpoint rounds its inputs to {given}",
-               NOT_ROUNDED) for given, names in rows.items()
-    ]  # fmt: skip
+    found += [_rows_as_they_are(given, names) for given, names in rows.items()]
     if checkpoint.unused:
         names = tuple(checkpoint.unused)
         found.append(Remark("tensors not used", "scales", names, len(names),
@@ -127,15 +131,23 @@ def _as_floats(why: str, names: list[str]) -> Remark:
     return Remark("quantised weights as floats", "matmul", tuple(names), len(names), why, AS_FLOATS)
 
 
-def with_integers(network: Network, weights: IntegerWeights) -> list[Remark]:
-    """Changes a traced network in place: its products read integers where the checkpoint holds them.
+def _rows_as_they_are(given: str, names: list[str]) -> Remark:
+    why = f"the checkpoint rounds its inputs to {given}"
+    return Remark("inputs as they are", "matmul", tuple(names), len(names), why, NOT_ROUNDED)
 
-    Returns what is said of those that become floats for another reason than their form.
+
+def with_integers(network: Network, weights: IntegerWeights) -> list[Remark]:
+    """Changes a traced network in place: its products and experts read integers where the checkpoint holds them.
+
+    Returns what is said of those that become floats for another reason than their form, and of rows.
     """
     dead: list[Node] = []
     chosen = [weight for weight in network.parameters if weight.name in weights.forms]
-    others = [weight.name for weight in chosen if not _only_products(weight)]
-    made = {weight: _parameters(network, weight, weights) for weight in chosen if weight.name not in others}
+    mixtures = [node for node in network.nodes if isinstance(node.op, Moe)]
+    others = _others(chosen, mixtures, weights)
+    made = {weight: _parameters(network, weight, weights) for weight in chosen if weight not in others}
+    for node in mixtures:
+        _read_by_experts(node, made, weights)
     rows: dict[tuple[Value, str], Value] = {}
     for node in list(network.nodes):
         if not isinstance(node.op, Matmul) or node.inputs[1] not in made:
@@ -147,15 +159,51 @@ def with_integers(network: Network, weights: IntegerWeights) -> list[Remark]:
         dead.extend(detach(network, node))
     network.remove(dead)
     network.remove_dead()
-    return [_as_floats("something else than a product reads them", others)] if others else []
+    said = [_as_floats(why, [w.name for w in chosen if others.get(w) == why]) for why in dict.fromkeys(others.values())]
+    whole = [v.name for node in mixtures for v in node.inputs[2:] if v in made and weights.forms[v.name].rows]
+    return said + ([_rows_as_they_are("int8", whole)] if whole else [])
+
+
+def _others(chosen: Sequence[Value], mixtures: Sequence[Node], weights: IntegerWeights) -> dict[Value, str]:
+    """The weights that become floats though integers have a form, and why."""
+    found = {weight: UNREAD for weight in chosen if not _only_products(weight)}
+    for node in mixtures:
+        for experts in weight_sets(node):
+            held = [weight for weight in experts if weight.name in weights.forms]
+            forms = [weights.forms[weight.name] for weight in held]
+            why = next((found[weight] for weight in held if weight in found), "")
+            if any(form.order is not None for form in forms):
+                why = why or ORDERED
+            if len(held) < len(experts) or len({(form.dtype, form.group, form.zeros) for form in forms}) > 1:
+                why = why or UNLIKE
+            if why:
+                found |= dict.fromkeys(held, why)
+    return found
 
 
 def _only_products(weight: Value) -> bool:
+    """Whether nothing but products and experts reads it, as the matrix that they multiply with."""
     return not weight.network.is_output(weight) and all(
-        isinstance(node.op, Matmul) and node.inputs[1] is weight and node.inputs[0] is not weight
+        not any(v is weight for v in node.inputs[:2]) if isinstance(node.op, Moe)
+        else isinstance(node.op, Matmul) and node.inputs[1] is weight and node.inputs[0] is not weight
         and not node.op.transpose_a
         for node in weight.uses
     )  # fmt: skip
+
+
+def _read_by_experts(node: Node, made: Mapping[Value, Mapping[str, Value]], weights: IntegerWeights) -> None:
+    """Lets a mixture read dequantised weights. Scales of all gates and ups, or all downs, are of one type."""
+    network, new = node.output.network, {}
+    with network.insert_before(node):
+        for experts in weight_sets(node):
+            of_all = {weights.forms[weight.name].scales for weight in experts if weight in made}
+            for weight in (w for w in experts if w in made and w not in new):
+                integers, scales, *zeros = made[weight].values()
+                if len(of_all) > 1 and scales.dtype is not dtypes.float32:
+                    scales = derive(network, "cast", [scales], f"{scales.name}.float32", dtype="float32")
+                group = weights.forms[weight.name].group
+                new[weight] = F.dequantize(integers, scales, *zeros, dtype=weight.dtype, group=group)
+    network.rewire(node, tuple(new.get(v, v) for v in node.inputs))
 
 
 def _parameters(network: Network, weight: Value, weights: IntegerWeights) -> dict[str, Value]:

@@ -165,13 +165,14 @@ def test_experts_of_few_bits(tmp_path: Path, weights: str) -> None:
     built = ingot.build(tmp_path, weights_from="random", seed=1, weights=weights, report=False)
     (experts,) = (c for c in calls(built) if isinstance(c, Experts))
     assert len(experts.nodes) == 13
+    assert all((factor.zeros is not None) == weights.endswith("asym") for factor in experts.factors)
     feeds = step(6, 17, 2)
     found, wanted = (built.on(d).session(kv_blocks=12).run(feeds)["logits"] for d in ("cpu", "torch"))
     assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
 
 
 @LONG
-@pytest.mark.parametrize("weights", ["same", "int8"])
+@pytest.mark.parametrize("weights", ["same", "int8", "int4-g32-asym"])
 def test_a_mixture_of_experts(tmp_path: Path, weights: str) -> None:
     """Its experts are one call, of few rows and of many, and give what torch's form gives, and the CPU."""
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
