@@ -17,9 +17,11 @@
 #include <thread>
 #include <vector>
 
+#include "native/reads.h"
+
 namespace {
 
-constexpr std::size_t kBytes = std::size_t{4} << 30;
+constexpr std::size_t kBytes = std::size_t{4} << 30, kPiece = kBytes / 8;
 constexpr int kRepeats = 5;
 
 std::vector<int> allowed_cpus() {
@@ -59,6 +61,19 @@ double timed(int threads, Work work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Random data: a machine may treat pages of zeros in its own way. Every thread fills the part that it reads, which then lies near it.
+void fill(std::byte* memory, int threads) {
+  const std::size_t part = kBytes / static_cast<std::size_t>(threads);
+  timed(threads, [&](int t) {
+    std::uint64_t state = 88172645463325252u + static_cast<std::uint64_t>(t);
+    std::byte* const from = memory + part * static_cast<std::size_t>(t);
+    for (std::size_t i = 0; i + 8 <= part; i += 8) {
+      state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+      std::memcpy(from + i, &state, 8);
+    }
+  });
+}
+
 template <class Measure>
 double median(Measure measure) {
   double seen[kRepeats];
@@ -69,52 +84,51 @@ double median(Measure measure) {
 
 volatile std::int64_t sink;
 
-// Sums a range in four chains of full-width loads; `ahead` bytes of software prefetch (0: none).
-void read_range(const char* p, std::size_t bytes, std::size_t ahead) {
-#if defined(__AVX512F__)
-  __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
-  for (std::size_t i = 0; i < bytes; i += 256) {
-    if (ahead != 0) {
-      for (int line = 0; line < 4; ++line) _mm_prefetch(p + i + ahead + 64 * line, _MM_HINT_T0);
-    }
-    a = _mm512_add_epi64(a, _mm512_load_si512(p + i));
-    b = _mm512_add_epi64(b, _mm512_load_si512(p + i + 64));
-    c = _mm512_add_epi64(c, _mm512_load_si512(p + i + 128));
-    d = _mm512_add_epi64(d, _mm512_load_si512(p + i + 192));
-  }
-  sink = _mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d)));
-#else
-  __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
-  for (std::size_t i = 0; i < bytes; i += 128) {
-    if (ahead != 0) {
-      for (int line = 0; line < 2; ++line) _mm_prefetch(p + i + ahead + 64 * line, _MM_HINT_T0);
-    }
-    const auto* v = reinterpret_cast<const __m256i*>(p + i);
-    a = _mm256_add_epi64(a, _mm256_load_si256(v));
-    b = _mm256_add_epi64(b, _mm256_load_si256(v + 1));
-    c = _mm256_add_epi64(c, _mm256_load_si256(v + 2));
-    d = _mm256_add_epi64(d, _mm256_load_si256(v + 3));
-  }
-  sink = _mm256_extract_epi64(_mm256_add_epi64(_mm256_add_epi64(a, b), _mm256_add_epi64(c, d)), 0);
-#endif
+// A thread's part of so many bytes, in whole units.
+std::size_t part_of(std::size_t bytes, int threads) { return bytes / static_cast<std::size_t>(threads) / reads::kUnit * reads::kUnit; }
+
+// GB/s of one read of `bytes`, every thread its share of the memory from its own part on.
+double read_once(const std::byte* memory, int threads, std::size_t bytes, std::size_t from, reads::Way way) {
+  const std::size_t part = part_of(kBytes, threads), share = part_of(bytes, threads);
+  const double seconds = timed(threads, [&](int t) { reads::read_range(memory + part * static_cast<std::size_t>(t) + from, share, way); });
+  return static_cast<double>(share) * threads / seconds / 1e9;
 }
 
-double read_bandwidth(const char* memory, int threads, std::size_t ahead) {
-  const std::size_t share = kBytes / static_cast<std::size_t>(threads) / 256 * 256;
-  const auto once = [&] {
-    const double seconds = timed(threads, [&](int t) { read_range(memory + share * static_cast<std::size_t>(t), share, ahead); });
-    return static_cast<double>(share) * threads / seconds / 1e9;
-  };
-  once();
-  return median(once);
+struct Found {
+  reads::Way way;
+  double rate;  // GB/s
+};
+
+// Every way twice by a piece of the memory; then the best few by all of it, in turns. The best first; of the few the rate is the median.
+std::vector<Found> read_by_all(const std::byte* memory, int threads) {
+  constexpr std::size_t kFew = 3;
+  std::vector<Found> found;
+  for (const reads::Way way : reads::all_ways()) found.push_back({way, 0});
+  std::size_t piece = 0;
+  for (int turn = 0; turn < 2; ++turn)
+    for (Found& one : found) {
+      const std::size_t from = piece++ % (kBytes / kPiece) * part_of(kPiece, threads);
+      one.rate = std::max(one.rate, read_once(memory, threads, kPiece, from, one.way));
+    }
+  const auto by_rate = [](const Found& a, const Found& b) { return a.rate > b.rate; };
+  std::sort(found.begin(), found.end(), by_rate);
+  std::vector<double> rates[kFew];
+  for (int turn = 0; turn < kRepeats; ++turn)
+    for (std::size_t i = 0; i < kFew; ++i) rates[i].push_back(read_once(memory, threads, kBytes, 0, found[i].way));
+  for (std::size_t i = 0; i < kFew; ++i) {
+    std::sort(rates[i].begin(), rates[i].end());
+    found[i].rate = rates[i][kRepeats / 2];
+  }
+  std::sort(found.begin(), found.begin() + kFew, by_rate);
+  return found;
 }
 
 // Every thread reads a range of its own that its cache holds, over and over.
-double cache_bandwidth(const char* memory, int threads) {
+double cache_bandwidth(const std::byte* memory, int threads) {
   constexpr std::size_t kRange = std::size_t{1} << 20, kTimes = 4000;
   const auto once = [&] {
     const double seconds = timed(threads, [&](int t) {
-      for (std::size_t i = 0; i < kTimes; ++i) read_range(memory + kRange * static_cast<std::size_t>(t), kRange, 0);
+      for (std::size_t i = 0; i < kTimes; ++i) reads::read_range(memory + kRange * static_cast<std::size_t>(t), kRange, {1, 0, true});
     });
     return static_cast<double>(kRange * kTimes) * threads / seconds / 1e9;
   };
@@ -261,28 +275,22 @@ double arithmetic(int threads, double flops, Work work) {
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
-  auto* memory = static_cast<char*>(std::aligned_alloc(std::size_t{2} << 20, kBytes + (std::size_t{2} << 20)));
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(std::size_t{2} << 20, kBytes + (std::size_t{2} << 20)));
   if (memory == nullptr) return 1;
   madvise(memory, kBytes, MADV_HUGEPAGE);
-  // Random data: a machine may treat pages of zeros in its own way.
-  std::uint64_t state = 88172645463325252u;
-  for (std::size_t i = 0; i < kBytes; i += 8) {
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    std::memcpy(memory + i, &state, 8);
-  }
-  if (argc > 2) {  // the read bandwidth alone, with this many bytes ahead
-    std::printf("{\"read_bandwidth\": %.2f}\n", read_bandwidth(memory, threads, std::strtoull(argv[2], nullptr, 10)));
+  fill(memory, threads);
+  if (argc > 4) {  // the read bandwidth alone, in that way
+    const reads::Way way{std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]) != 0};
+    std::printf("{\"read_bandwidth\": %.2f}\n", median([&] { return read_once(memory, threads, kBytes, 0, way); }));
     return 0;
   }
-  std::printf("{\"threads\": %d", threads);
-  const std::size_t distances[] = {0, 1024, 2048, 4096, 8192};
-  double best = 0;
-  for (std::size_t ahead : distances) {
-    const double rate = read_bandwidth(memory, threads, ahead);
-    std::printf(", \"read_prefetch_%zu\": %.2f", ahead, rate);
-    best = std::max(best, rate);
-  }
-  std::printf(", \"read_bandwidth\": %.2f, \"read_one_thread\": %.2f", best, read_bandwidth(memory, 1, 4096));
+  const std::vector<Found> found = read_by_all(memory, threads);
+  std::printf("{\"threads\": %d, \"reads\": [", threads);
+  for (const Found& one : found)
+    std::printf("%s{\"streams\": %d, \"ahead\": %d, \"near\": %d, \"rate\": %.2f}", &one == &found[0] ? "" : ", ", one.way.streams, one.way.ahead,
+                one.way.near, one.rate);
+  std::printf("], \"read_bandwidth\": %.2f", found[0].rate);
+  std::printf(", \"read_one_thread\": %.2f", median([&] { return read_once(memory, 1, 2 * kPiece, 0, found[0].way); }));
   std::printf(", \"cache_bandwidth\": %.2f", cache_bandwidth(memory, threads));
   std::printf(", \"float32_gflops\": %.1f", arithmetic(threads, kFloatFlops, fma_float32));
 #if defined(__AVX512BF16__)

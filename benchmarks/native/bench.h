@@ -21,6 +21,7 @@
 #include "level.h"
 #include "level/simd.h"
 #include "product.h"
+#include "reads.h"
 
 #ifndef BENCH_DTYPE
 #define BENCH_DTYPE bfloat16
@@ -145,27 +146,16 @@ double roof(Team& team) {
   return best;
 }
 
+/// Of the fastest way to read the pool.
 double bandwidth(Team& team, const std::byte* pool) {
+  const std::size_t part = kPool / team.size() / reads::kUnit * reads::kUnit;
   double best = 0;
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    const double start = now();
-    std::atomic<std::uint64_t> sink{0};
-    team.run([&](int i) {
-      typedef std::uint64_t Words __attribute__((vector_size(64)));
-      const auto* from = reinterpret_cast<const Words*>(pool + kPool / team.size() * i);
-      const std::int64_t count = kPool / team.size() / 64;
-      Words sum[4] = {};
-      for (std::int64_t j = 0; j + 4 <= count; j += 4) {
-        __builtin_prefetch(from + j + 64);
-        __builtin_prefetch(from + j + 65);
-        __builtin_prefetch(from + j + 66);
-        __builtin_prefetch(from + j + 67);
-        for (int l = 0; l < 4; ++l) sum[l] += from[j + l];
-      }
-      sink += (sum[0] + sum[1] + sum[2] + sum[3])[0];
-    });
-    best = std::max(best, static_cast<double>(kPool) / (now() - start));
-  }
+  for (int repeat = 0; repeat < 2; ++repeat)
+    for (const reads::Way way : reads::all_ways()) {
+      const double start = now();
+      team.run([&](int i) { reads::read_range(pool + part * i, part, way); });
+      best = std::max(best, static_cast<double>(part) * team.size() / (now() - start));
+    }
   return best;
 }
 
