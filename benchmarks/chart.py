@@ -1,8 +1,8 @@
 """The README's chart and table: how much of what a machine can do ingot and its peers reach, from kept measurements.
 
 `python -m benchmarks NAME --keep` adds a measurement to `benchmarks/measured/`, a file for each kind of machine.
-`python -m benchmarks chart` draws all of them as docs/measured.svg and writes the table into the README. Equal
-measurements give equal bytes.
+`python -m benchmarks chart` draws them as docs/measured.svg and writes the tables into the README; what INGOT_ISA
+forced is in the tables alone. Equal measurements give equal bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import datetime
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ COLOURS = {
 }  # fmt: skip
 OTHER = "#a0aec0"
 BAR = 0.22  # inches
+FORCED = ", INGOT_ISA="  # what stands behind a machine's name, and before the level
 
 Machine = Mapping[str, Any]  # as a file of MEASURED has it: schema, machine, results {name: Result.json() and date}
 
@@ -56,7 +57,7 @@ def keep(result: Result, folder: Path = MEASURED) -> Path:
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"schema": 1, "results": {}}
     data = result.json()
     level = None if result.machine else forced_level()
-    found["machine"] = data.pop("machine") + (f", INGOT_ISA={level}" if level else "")
+    found["machine"] = data.pop("machine") + (f"{FORCED}{level}" if level else "")
     found["results"][result.name] = {"date": datetime.date.today().isoformat(), **data}
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -67,9 +68,9 @@ def draw(folder: Path = MEASURED, readme: Path = README, chart: Path = CHART) ->
     """Writes the chart, and the table into the README. Raises SystemExit where nothing has been kept."""
     machines = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     machines = {name: found for name, found in machines.items() if works(found)}
-    if not machines:
+    if not at_best(machines):
         raise SystemExit(f"{folder} has no measurement with shares: python -m benchmarks resnet50 --keep makes one")
-    chart.write_text(svg(machines))
+    chart.write_text(svg(at_best(machines)))
     text = readme.read_text()
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     readme.write_text(text[:begin] + table(machines, chart.relative_to(readme.parent)) + text[end:])
@@ -86,19 +87,55 @@ def works(machine: Machine) -> dict[str, dict[str, Any]]:
 
 
 def table(machines: Mapping[str, Machine], chart: Path) -> str:
-    """The Markdown: the chart, and a table for each machine."""
+    """The Markdown: the chart, and for each machine a table, and one of the levels that INGOT_ISA forced on it."""
     lines = [f"![share of the machine's limit, ingot beside its peers]({chart})", ""]
-    for name, machine in machines.items():
-        dates = sorted({result["date"] for result in machine["results"].values() if result.get("shares")})
+    for name, machine in at_best(machines).items():
         found = works(machine)
         people = _people(found)
-        lines += [f"{machine['machine']} (`{name}`), measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}:", ""]
-        lines += [f"| what | limit | {' | '.join(people)} |", "|---|---|" + "---|" * len(people)]
+        lines += [f"{machine['machine']} (`{name}`), {_measured([machine])}:", "", *_head(["limit", *people])]
         for work, entry in found.items():
-            cells = [_cell(entry["who"].get(who)) for who in people]
-            lines.append(f"| {work} | {entry['limit']} | {' | '.join(cells)} |")
+            lines.append(_line([work, entry["limit"], *(_cell(entry["who"].get(who)) for who in people)]))
+        lines.append("")
+    for machine_of, levels in _by_machine(machines).items():
+        lines.append(f"{machine_of}, ingot and peers held to levels by `INGOT_ISA`, {_measured(levels.values())}")
+        lines += ["(shares of portable code are of what AVX2 can do):", ""]
+        by_level = {level: works(machine) for level, machine in levels.items()}
+        columns = [(level, who) for level, found in by_level.items() for who in _people(found)]
+        lines += _head([f"{level}: {who}" for level, who in columns])
+        for work in dict.fromkeys(work for found in by_level.values() for work in found):
+            entries = [by_level[level].get(work, {"who": {}})["who"].get(who) for level, who in columns]
+            lines.append(_line([work, *map(_cell, entries)]))
         lines.append("")
     return "\n".join(lines)
+
+
+def at_best(machines: Mapping[str, Machine]) -> dict[str, Machine]:
+    """Those whose instructions were all used: they have a panel in the chart."""
+    return {name: machine for name, machine in machines.items() if FORCED not in machine["machine"]}
+
+
+def _by_machine(machines: Mapping[str, Machine]) -> dict[str, dict[str, Machine]]:
+    """The others, by the machine and the level."""
+    found: dict[str, dict[str, Machine]] = {}
+    for machine in machines.values():
+        of, _, level = machine["machine"].partition(FORCED)
+        if level:
+            found.setdefault(of, {})[level] = machine
+    return found
+
+
+def _measured(machines: Iterable[Machine]) -> str:
+    results = (result for machine in machines for result in machine["results"].values())
+    dates = sorted({result["date"] for result in results if result.get("shares")})
+    return f"measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
+
+
+def _head(columns: Sequence[str]) -> list[str]:
+    return [_line(["what", *columns]), "|---" * (len(columns) + 1) + "|"]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _people(found: Mapping[str, Mapping[str, Any]]) -> list[str]:

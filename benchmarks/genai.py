@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from benchmarks.harness import CACHE
+from benchmarks.machine import has_bfloat16
 from benchmarks.peer import Peer, absent
 
 NAME, VARIABLE = "OpenVINO GenAI", "INGOT_BENCH_GENAI"
@@ -15,7 +16,6 @@ ABSENT = absent(NAME, VARIABLE)
 # Budgets of 256 to 2,048 tokens a step, chunked prompts or whole ones, a cache in bfloat16 or float16, pinned threads
 # or not and weights stored as bfloat16, float16 or float32 differ by 2 % (NOTES.md); these are the best for decoding.
 SCHEDULER = {"max_num_batched_tokens": 512, "cache_size": 2}
-PROPERTIES = {"INFERENCE_PRECISION_HINT": "bf16"}
 # What its converter is told: int8 for each output, int4 in groups of 128, both symmetric.
 WEIGHTS = {
     "fp16": ["fp16"], "int8": ["int8", "--sym"], "int4": ["int4", "--group-size", "128", "--sym", "--ratio", "1.0"],
@@ -23,7 +23,8 @@ WEIGHTS = {
 
 
 def peer(directory: Path, threads: int, weights: str | None = "fp16") -> AbstractContextManager[Peer | None]:
-    """The model of a Hugging Face directory with such weights, a key of WEIGHTS. It computes in bfloat16.
+    """The model of a Hugging Face directory with such weights, a key of WEIGHTS. It computes in bfloat16, or in
+    float32 at a level of instructions without it.
 
     None where OpenVINO GenAI is not installed, and for no weights.
     """
@@ -31,7 +32,8 @@ def peer(directory: Path, threads: int, weights: str | None = "fp16") -> Abstrac
     if not python or weights is None:
         return nullcontext()
     model = str(_converted(Path(python), directory, weights))
-    settings = {"model": model, "threads": threads, "scheduler": SCHEDULER, "properties": PROPERTIES}
+    properties = {"INFERENCE_PRECISION_HINT": "bf16" if has_bfloat16() else "f32"}
+    settings = {"model": model, "threads": threads, "scheduler": SCHEDULER, "properties": properties}
     return Peer(NAME, python, "benchmarks.genai_process", settings)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import ingot
 from benchmarks import genai, llama_cpp
 from benchmarks.harness import CACHE, ROOT, Options, Result, Sample, Share, alternated, ratios, seconds
-from benchmarks.machine import peak, read_now, roofs
+from benchmarks.machine import hold_peers, peak, read_now, roofs
 from benchmarks.peer import Peer
 from benchmarks.pico import rate
 from benchmarks.tinyllama import LAYER_WEIGHTS, directory, weight_bytes
@@ -90,9 +90,14 @@ def _contestants(format: Format, path: Path, threads: int, stack: ExitStack, res
 
     The result's notes say the peers' versions, and which are missing.
     """
+    held = hold_peers()
+    if held is not None:
+        result.notes.append(f"{held}; not llama.cpp, which is left out")
     llm = stack.enter_context(ingot.LLM(path, threads=threads, prefix_cache=False, max_running=TOGETHER))
     runs: dict[str, Run] = {"ingot": lambda prompts, tokens: llm.generate(prompts, max_tokens=tokens, ignore_end=True)}
     for module, weights in ((genai, format.genai), (llama_cpp, format.llama_cpp)):
+        if held is not None and module is llama_cpp:
+            continue
         peer: Peer | None = stack.enter_context(module.peer(directory(), threads, weights))
         if peer is not None:
             runs[peer.name] = peer.generate

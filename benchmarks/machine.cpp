@@ -202,6 +202,39 @@ void dot_int8() {
 constexpr double kIntegerOperations = 16.0 * 64 * 2 * kSteps;
 #endif
 
+#if !defined(__AVX512VNNI__)
+// What stands for the instruction without AVX-512: that of 256 bits, or products of bytes and of pairs, and a sum.
+void dot_int8_narrow() {
+#if defined(__AVX512BW__)
+  typedef __m512i Bytes;
+  const auto add = [](Bytes sum, Bytes x, Bytes y) { return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(x, y), y)); };
+#else
+  typedef __m256i Bytes;
+#if defined(__AVXVNNI__)
+  const auto add = [](Bytes sum, Bytes x, Bytes y) { return _mm256_dpbusd_avx_epi32(sum, x, y); };
+#else
+  const auto add = [](Bytes sum, Bytes x, Bytes y) { return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), y)); };
+#endif
+#endif
+  Bytes sums[12] = {}, x, y;
+  std::memset(&x, 3, sizeof x);
+  std::memset(&y, 1, sizeof y);
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+    for (Bytes& s : sums) {
+      s = add(s, x, y);
+      asm("" : "+x"(s), "+x"(x));  // so that no product is made once for all
+    }
+  }
+  for (const Bytes& s : sums) asm volatile("" : : "x"(s));
+}
+#if defined(__AVX512BW__)
+constexpr double kNarrowOperations = 12.0 * 64 * 2 * kSteps;
+#else
+constexpr double kNarrowOperations = 12.0 * 32 * 2 * kSteps;
+#endif
+#endif
+
 #if defined(__AMX_BF16__)
 constexpr int kTileSteps = 2'000'000;
 
@@ -301,6 +334,8 @@ int main(int argc, char** argv) {
 #endif
 #if defined(__AVX512VNNI__)
   std::printf(", \"int8_dot_gflops\": %.1f", arithmetic(threads, kIntegerOperations, dot_int8));
+#else
+  std::printf(", \"int8_narrow_gflops\": %.1f", arithmetic(threads, kNarrowOperations, dot_int8_narrow));
 #endif
 #if defined(__AMX_INT8__)
   if (request_amx()) std::printf(", \"int8_tile_gflops\": %.1f", arithmetic(threads, kIntegerTileOperations, tiles_int8));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,33 @@ PROCESSORS = {
     "portable": "x86-64-v3", "avx2": "x86-64-v3", "avx_vnni": "alderlake", "avx512": "x86-64-v4",
     "avx512_vnni": "cascadelake", "avx512_bf16": "cooperlake",
 }  # fmt: skip
+# What keeps oneDNN, in OpenVINO and torch, and torch's own kernels to the level that INGOT_ISA forces.
+HELD = {
+    "portable": ("SSE41", "default"), "avx2": ("AVX2", "avx2"), "avx_vnni": ("AVX2_VNNI", "avx2"),
+    "avx512": ("AVX512_CORE", "avx512"), "avx512_vnni": ("AVX512_CORE_VNNI", "avx512"),
+    "avx512_bf16": ("AVX512_CORE_BF16", "avx512"),
+}  # fmt: skip
 SHOWN = 3  # ways to read: the best, which all of the memory was read by
 
 
 def forced_level() -> str | None:
     """The level below this machine's best one that INGOT_ISA asks for; None: it runs at its best."""
     return None if _native.level() == _native.levels()[-1] else _native.level()
+
+
+def hold_peers() -> str | None:
+    """Keeps peers that start after this, or have multiplied nothing yet, to the forced level; how, if there is one."""
+    level = forced_level()
+    if level is None:
+        return None
+    variables = dict(zip(("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"), HELD[level], strict=True))
+    os.environ.update(variables)
+    return f"peers are kept to {level} ({', '.join(f'{name}={value}' for name, value in variables.items())})"
+
+
+def has_bfloat16() -> bool:
+    """Whether the level has instructions for it. Peers refuse it, or compute it as float32, on processors without."""
+    return _native.level() in ("avx512_bf16", "amx")
 
 
 def _program() -> Path:

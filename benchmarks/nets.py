@@ -26,8 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import ingot
 from benchmarks import torch_nets
 from benchmarks.harness import CACHE, Options, Result, Sample, Share, seconds
-from benchmarks.machine import forced_level, peak
-from ingot import _native
+from benchmarks.machine import forced_level, has_bfloat16, hold_peers, peak
 
 BATCHES = (1, 8)
 # Of the largest output, against torch in float32. int8 is calibrated on eight samples.
@@ -39,13 +38,6 @@ BUILD_SECONDS = 5
 AMDAHL = 0.8  # the goal: of the bound
 PRODUCTS = ("conv_packed", "conv_transpose_packed", "matmul_packed")  # kernels whose sums may be of int8
 COMPILE = "INGOT_BENCH_COMPILE"
-# What keeps oneDNN, in OpenVINO and torch, and torch's own kernels to the level that INGOT_ISA forces.
-HELD = {
-    "portable": ("SSE41", "default"), "avx2": ("AVX2", "avx2"), "avx_vnni": ("AVX2_VNNI", "avx2"),
-    "avx512": ("AVX512_CORE", "avx512"), "avx512_vnni": ("AVX512_CORE_VNNI", "avx512"),
-    "avx512_bf16": ("AVX512_CORE_BF16", "avx512"),
-}  # fmt: skip
-IS_HELD = "peers are kept to {} (ONEDNN_MAX_CPU_ISA={}, ATEN_CPU_CAPABILITY={}); not ONNX Runtime, which is left out"
 NO_NNCF = "int8: OpenVINO's calibrator, NNCF, is not installed"
 BURST = 0.25  # seconds of runs for one figure
 PAUSE = 0.05  # between contestants: threads of the one before have stopped spinning
@@ -57,10 +49,8 @@ def net(name: str, options: Options) -> Result:
     """One net at every batch and precision."""
     torch.set_num_threads(options.threads)
     result = Result(name)
-    level = forced_level()
-    if level is not None:
-        os.environ["ONEDNN_MAX_CPU_ISA"], os.environ["ATEN_CPU_CAPABILITY"] = HELD[level]
-        result.notes.append(IS_HELD.format(level, *HELD[level]))
+    if held := hold_peers():
+        result.notes.append(f"{held}; not ONNX Runtime, which is left out")
     module = torch_nets.make(name)
     modules = {"float16": torch_nets.in_range(name, torch_nets.make(name))}
     engines = {}
@@ -84,7 +74,7 @@ def _built(name: str, module: Any, precision: str) -> tuple[Any, float]:
     begin = time.perf_counter()
     dynamic = {parameter: spec.dynamic}
     if precision == "int8":
-        around = AROUND.get(name) if _has_bfloat16() else None
+        around = AROUND.get(name) if has_bfloat16() else None
         engine = ingot.quantize(
             module, _samples(name), inputs, precision=around, dynamic=dynamic, errors=False, report=False,
             always_int8=True,
@@ -96,11 +86,6 @@ def _built(name: str, module: Any, precision: str) -> tuple[Any, float]:
     path = CACHE / f"{name}-{precision}.ingot"
     engine.save(path)
     return ingot.load(path), took
-
-
-def _has_bfloat16() -> bool:
-    """Whether the level has instructions for it. Peers refuse it, or compute it as float32, on processors without."""
-    return _native.level() in ("avx512_bf16", "amx")
 
 
 @functools.cache
@@ -159,7 +144,7 @@ def _measure(
 def _beside(precision: str) -> str | None:
     """The precision of ours that one takes turns with."""
     if precision == "int8":
-        return "bfloat16" if _has_bfloat16() else "float32"
+        return "bfloat16" if has_bfloat16() else "float32"
     return "float32" if precision == "float16" else None
 
 
@@ -202,7 +187,7 @@ def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> 
         return
     if precision == "int8":
         if importlib.util.find_spec("nncf") is not None:
-            around = "bf16" if _has_bfloat16() else "f32"
+            around = "bf16" if has_bfloat16() else "f32"
             yield "OpenVINO", _openvino(name, module, x, around, options.threads, calibrated=True)
         return
     if precision == "float32":
@@ -216,7 +201,7 @@ def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> 
             yield "ONNX Runtime", _onnx_runtime(name, module, x, options.threads)
         yield "OpenVINO", _openvino(name, module, x, "f32", options.threads)
         return
-    if not _has_bfloat16():  # torch would compute it number by number; the best of a peer is float32
+    if not has_bfloat16():  # torch would compute it number by number; the best of a peer is float32
         yield "OpenVINO", _openvino(name, module, x, "f32", options.threads)
         return
     narrow = copy.deepcopy(module).bfloat16()

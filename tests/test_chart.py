@@ -60,6 +60,21 @@ def test_a_forced_level_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytes
     assert json.loads(forced.read_text())["machine"].endswith(", INGOT_ISA=portable")
 
 
+def test_levels_of_a_machine_share_a_table_and_have_no_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [_kept(tmp_path)]
+    for level in ("avx2", "portable"):
+        monkeypatch.setattr(_native, "level", lambda level=level: level)
+        files.append(_kept(tmp_path))
+    machines = {path.stem: json.loads(path.read_text()) for path in files}
+    text = chart.table(machines, Path("docs/measured.svg"))
+    assert "| what | limit | ingot | OpenVINO | somebody |" in text
+    people = ("ingot", "OpenVINO", "somebody")
+    head = [f"{level}: {who}" for level in ("avx2", "portable") for who in people]
+    assert f"| what | {' | '.join(head)} |" in text and text.count("| ResNet-50, bfloat16, batch 1 |") == 2
+    assert "7.4 ms, 54% | 8.1 ms, 49% | 20 ms, 20% | 7.4 ms, 54% | 8.1 ms, 49% | 20 ms, 20% |" in text
+    assert list(chart.at_best(machines)) == [files[0].stem]
+
+
 def test_formats_are_benchmarks_of_their_own() -> None:
     names = ["llm-bfloat16", "llm-int8", "llm-int8-int8", "llm-int4-g32", "llm-int4-g32-int8",
              "llm-int4-g128", "llm-int4-g128-int8"]  # fmt: skip
