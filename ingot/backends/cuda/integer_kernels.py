@@ -78,24 +78,51 @@ def _places(piece: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
-def _lines(x, stride, at, K: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr):
-    """Elements `at` of each row of x, in float32: [CHUNKS, R, 8]."""
-    row = tl.arange(0, R)[None, :, None]
-    return tl.load(x + row * stride + at, mask=(at < K) & (row < ROWS), other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _gains(gain, shift, K: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr):
-    """Of each piece what its elements are multiplied with once they are normalised."""
-    found = (_gain(gain, _places(0, CHUNKS, HALF), shift, K),)
-    for i in tl.static_range(1, PIECES):
-        found = found + (_gain(gain, _places(i, CHUNKS, HALF), shift, K),)
+def _wide(v, NATIVE: tl.constexpr):
+    """Floats in float32; of bfloat16 two are a register, and each takes one instruction."""
+    if NATIVE and v.dtype == tl.bfloat16:
+        found = tl.inline_asm_elementwise(
+            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;", "=r,=r,r", [v], tl.float32, True, 2
+        )
+    else:
+        found = v.to(tl.float32)
     return found
 
 
 @triton.jit
-def _gain(gain, at, shift, K: tl.constexpr):
-    return tl.load(gain + at, mask=at < K, other=0.0).to(tl.float32) + shift
+def _rounded(v, like: tl.constexpr, NATIVE: tl.constexpr):
+    """float32 as a shorter float holds it. One by one, numbers become bfloat16 at a quarter of the rate of two."""
+    if NATIVE and like == tl.bfloat16:
+        found = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; cvt.rn.bf16x2.f32 t, $3, $2; shl.b32 $0, t, 16; and.b32 $1, t, 0xFFFF0000; }",
+            "=r,=r,r,r", [v], tl.float32, True, 2,
+        )  # fmt: skip
+    else:
+        found = v.to(like).to(tl.float32)
+    return found
+
+
+@triton.jit
+def _lines(x, stride, at, K: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, NATIVE: tl.constexpr):
+    """Elements `at` of each row of x, in float32: [CHUNKS, R, 8]."""
+    row = tl.arange(0, R)[None, :, None]
+    return _wide(tl.load(x + row * stride + at, mask=(at < K) & (row < ROWS), other=0.0), NATIVE)
+
+
+@triton.jit
+def _gains(
+    gain, shift, K: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr, NATIVE: tl.constexpr
+):
+    """Of each piece what its elements are multiplied with once they are normalised."""
+    found = (_gain(gain, _places(0, CHUNKS, HALF), shift, K, NATIVE),)
+    for i in tl.static_range(1, PIECES):
+        found = found + (_gain(gain, _places(i, CHUNKS, HALF), shift, K, NATIVE),)
+    return found
+
+
+@triton.jit
+def _gain(gain, at, shift, K: tl.constexpr, NATIVE: tl.constexpr):
+    return _wide(tl.load(gain + at, mask=at < K, other=0.0), NATIVE) + shift
 
 
 @triton.jit
@@ -108,46 +135,56 @@ def _four(v):
 
 
 @triton.jit
-def _packed(a, b, c, d):
-    """Bytes 0, 1 and 2 of four integers, a word each."""
-    low = (a & 0xFF) | ((b & 0xFF) << 8) | ((c & 0xFF) << 16) | (d << 24)
-    middle = ((a >> 8) & 0xFF) | (b & 0xFF00) | ((c & 0xFF00) << 8) | ((d & 0xFF00) << 16)
-    high = ((a >> 16) & 0xFF) | ((b >> 8) & 0xFF00) | (c & 0xFF0000) | ((d & 0xFF0000) << 8)
+def _packed(a, b, c, d, NATIVE: tl.constexpr):
+    """Bytes 0, 1 and 2 of four integers less 128 each, a word each: ten instructions."""
+    if NATIVE:
+        low, middle, high = tl.inline_asm_elementwise(
+            "{ .reg .b32 s, t, u, v; prmt.b32 s, $3, $4, 0x5140; prmt.b32 t, $5, $6, 0x5140; "
+            "prmt.b32 u, $3, $4, 0x0062; prmt.b32 v, $5, $6, 0x0062; prmt.b32 $0, s, t, 0x5410; "
+            "prmt.b32 $1, s, t, 0x7632; prmt.b32 $2, u, v, 0x5410; xor.b32 $0, $0, 0x80808080; "
+            "xor.b32 $1, $1, 0x80808080; xor.b32 $2, $2, 0x80808080; }",
+            "=&r,=&r,=&r,r,r,r,r", [a, b, c, d], (tl.int32, tl.int32, tl.int32), True, 1,
+        )  # fmt: skip
+    else:
+        low = (a & 0xFF) | ((b & 0xFF) << 8) | ((c & 0xFF) << 16) | (d << 24)
+        middle = ((a >> 8) & 0xFF) | (b & 0xFF00) | ((c & 0xFF00) << 8) | ((d & 0xFF00) << 16)
+        high = ((a >> 16) & 0xFF) | ((b >> 8) & 0xFF00) | (c & 0xFF0000) | ((d & 0xFF0000) << 8)
+        low, middle, high = low ^ -0x7F7F7F80, middle ^ -0x7F7F7F80, high ^ -0x7F7F7F80  # 0x80808080
     return low, middle, high
 
 
 @triton.jit
-def _bytes(values, factor):
+def _bytes(values, factor, NATIVE: tl.constexpr):
     """Values [CHUNKS, R, 8] times a factor a row, rounded, as three words of signed bytes for each four: six of
     [CHUNKS, 1, R]."""
-    whole = (values * factor[None, :, None] + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
-    digits = (whole + 0x808080) ^ 0x808080
+    # Less 0x4B400000 the bits are the integer; plus 128 each, its bytes have no sign, and borrow nothing.
+    digits = (values * factor[None, :, None] + 12582912.0).to(tl.int32, bitcast=True) - (0x4B400000 - 0x808080)
     even, odd = tl.split(tl.reshape(digits, [values.shape[0], 1, values.shape[1], 2, 2, 2]))
     a, c, e, g = _four(even)
     b, d, f, h = _four(odd)
-    return _packed(a, b, c, d) + _packed(e, f, g, h)
+    return _packed(a, b, c, d, NATIVE) + _packed(e, f, g, h, NATIVE)
 
 
 @triton.jit
 def _rows_of(
     x, gains, eps, x_stride, K: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr,
-    ROWS: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr,
+    ROWS: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """The rows of x as words of bytes, six for each piece, and what a sum of products with them is multiplied with.
 
     Normalised with these gains if NORM: rounded then, as the op alone would round it.
     """
-    values = (_lines(x, x_stride, _places(0, CHUNKS, HALF), K, ROWS, R),)
+    values = (_lines(x, x_stride, _places(0, CHUNKS, HALF), K, ROWS, R, NATIVE),)
     for i in tl.static_range(1, PIECES):
-        values = values + (_lines(x, x_stride, _places(i, CHUNKS, HALF), K, ROWS, R),)
+        values = values + (_lines(x, x_stride, _places(i, CHUNKS, HALF), K, ROWS, R, NATIVE),)
     if NORM:
         squares = values[0] * values[0]
         for i in tl.static_range(1, PIECES):
             squares += values[i] * values[i]
         scale = (1.0 / tl.sqrt(tl.sum(tl.sum(squares, axis=2), axis=0) / K + eps))[None, :, None]
-        normed = ((values[0] * scale * gains[0]).to(x.dtype.element_ty).to(tl.float32),)
+        normed = (_rounded(values[0] * scale * gains[0], x.dtype.element_ty, NATIVE),)
         for i in tl.static_range(1, PIECES):
-            normed = normed + ((values[i] * scale * gains[i]).to(x.dtype.element_ty).to(tl.float32),)
+            normed = normed + (_rounded(values[i] * scale * gains[i], x.dtype.element_ty, NATIVE),)
         values = normed
     # As integers magnitudes are ordered as they are, and infinities and NaNs are the largest.
     top = values[0].to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -156,9 +193,9 @@ def _rows_of(
     power = tl.max(tl.max(top, axis=2), axis=0) & 0x7F800000
     power = tl.maximum(power, 0x0D800000).to(tl.float32, bitcast=True)  # 2⁻¹⁰⁰ of zeros
     factor = 2097152.0 / power  # 2²¹; without a number, 0 times infinity is none either
-    words = _bytes(values[0], factor)
+    words = _bytes(values[0], factor, NATIVE)
     for i in tl.static_range(1, PIECES):
-        words = words + _bytes(values[i], factor)
+        words = words + _bytes(values[i], factor, NATIVE)
     return words, power * 4.76837158203125e-07
 
 
@@ -281,10 +318,10 @@ def product_integers(
         v, t, y = _block(second, second_scales, second_zeros, None, None, first, 0, n, K, WORDS, BN, CHUNKS, HALF, True)
     gains = x
     if NORM:
-        gains = _gains(gain, shift, K, PIECES, CHUNKS, HALF)
+        gains = _gains(gain, shift, K, PIECES, CHUNKS, HALF, NATIVE)
     if not TOP:
         after_others(DEPENDENT)
-    lines, back = _rows_of(x, gains, eps, x_stride, K, PIECES, CHUNKS, HALF, ROWS, R, NORM)
+    lines, back = _rows_of(x, gains, eps, x_stride, K, PIECES, CHUNKS, HALF, ROWS, R, NORM, NATIVE)
     if HALF:
         begin = _less8(lines, PARTS, NATIVE)
     for block in range(first, tl.cdiv(n, BN), step):

@@ -136,7 +136,7 @@ class Shapes:
         elif weight.group:
             warps, held, resident, registers = (4, 4, 4, 128) if parts > 1 else (4, 8, 4, 0)
         elif parts > 1:
-            warps, held, resident = 4, 4, 3
+            warps, held, resident, registers = 4, 4, 4, 128
         else:
             warps, held, resident = (4, 8, 3) if n <= 4096 else (8, 4, 4)
         used = max(1, min(warps, chunks // 32))
