@@ -31,8 +31,9 @@ from ingot.backends.cuda.driver import Architecture, architecture
 from ingot.backends.cuda.executor import CudaExecutor
 from ingot.backends.cuda.kernel_files import SUFFIX, Kernel, Source, read, taken
 from ingot.backends.cuda.launch_shapes import EXPANDED_ROWS, ROWS, TILE_ROWS
-from ingot.backends.cuda.net_calls import Call, net_program
+from ingot.backends.cuda.net_calls import Call
 from ingot.backends.cuda.net_executor import NetExecutor
+from ingot.backends.cuda.net_program import net_program
 from ingot.backends.cuda.net_target import NET
 from ingot.backends.cuda.net_weights import prepared
 from ingot.backends.cuda.steps import MOST_REQUESTS, MOST_TOKENS, Size, columns_of, requests_of, tokens_of

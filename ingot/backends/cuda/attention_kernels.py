@@ -162,6 +162,32 @@ def _scored(
 
 
 @triton.jit
+def _more(
+    queries, keys, values, key_scale, value_scale, top, total, sums, factor, slope, away, seen, softcap, window,
+    D: tl.constexpr, W: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
+    NARROW: tl.constexpr, SHARED: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """The largest score, weight and sum of queries, with those over a tile of cached keys and values. NARROW: these are
+    words of 8 bits. SHARED: in which floats shares are multiplied with values."""
+    if NARROW:
+        keys = floats_of(keys, queries.dtype, W == D, NATIVE)
+    scores = _scored(
+        queries, keys, key_scale, factor, slope, away, seen, softcap, window, D, W, WINDOW, SOFTCAP, ALIBI
+    )
+    higher = tl.maximum(top, tl.max(scores, axis=1))
+    base = tl.where(higher > float("-inf"), higher, 0.0)  # a window may begin behind all of these
+    share = tl.exp(scores - base[:, None])
+    shrink = tl.exp(top - base)
+    total = total * shrink + tl.sum(share, axis=1)
+    if W > D:
+        share *= value_scale[None, :]
+    if NARROW:
+        values = floats_of(values, SHARED, W == D, NATIVE)
+    sums = sums * shrink[:, None] + tl.dot(share.to(SHARED), values, input_precision="ieee")
+    return higher, total, sums
+
+
+@triton.jit
 def _combine(
     partial, maxima, weights, out, token, kv, out_stride, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     P: tl.constexpr, GP: tl.constexpr, SPLITS: tl.constexpr,
@@ -277,23 +303,10 @@ def decode_attention(
         next_keys, next_values, next_key_scale, next_value_scale = _cached(
             state, scales, block_table, token, kv, start + BT, end, columns, slots, block_stride, KV, D, P, W, BLOCK, BT
         )
-        if narrow:
-            keys = floats_of(keys, queries.dtype, W == D, NATIVE)
-        scores = _scored(
-            queries, keys, key_scale, factor, slope, position - (context - 1), position < end, softcap, window, D, W,
-            WINDOW, SOFTCAP, ALIBI,
+        top, total, sums = _more(
+            queries, keys, values, key_scale, value_scale, top, total, sums, factor, slope, position - (context - 1),
+            position < end, softcap, window, D, W, WINDOW, SOFTCAP, ALIBI, narrow, shared, NATIVE,
         )  # fmt: skip
-        higher = tl.maximum(top, tl.max(scores, axis=1))
-        base = tl.where(higher > float("-inf"), higher, 0.0)  # a window may begin behind all of these
-        share = tl.exp(scores - base[:, None])
-        shrink = tl.exp(top - base)
-        total = total * shrink + tl.sum(share, axis=1)
-        if W > D:
-            share *= value_scale[None, :]
-        if narrow:
-            values = floats_of(values, shared, W == D, NATIVE)
-        sums = sums * shrink[:, None] + tl.dot(share.to(shared), values, input_precision="ieee")
-        top = higher
         keys, values, key_scale, value_scale = next_keys, next_values, next_key_scale, next_value_scale
     _leave(
         sums, top, total, partial, maxima, weights, arrived, out, token, kv, split, out_stride, HEADS, KV, D, P, GP,

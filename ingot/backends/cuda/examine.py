@@ -11,7 +11,7 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.backends.cuda.driver import driver
-from ingot.backends.cuda.net_calls import net_program
+from ingot.backends.cuda.net_program import net_program
 from ingot.backends.cuda.net_target import NET
 from ingot.backends.cuda.program import SINGLES, Attention, Experts, Product, Single, program
 from ingot.backends.torch_executor import lowered

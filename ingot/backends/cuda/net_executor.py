@@ -18,9 +18,10 @@ import numpy as np
 
 from ingot import _lazy, dtypes
 from ingot.backends.cuda.background import CAPTURES
-from ingot.backends.cuda.net_calls import Call, Joined, Sums, Weighted, net_program
+from ingot.backends.cuda.net_calls import Call, Joined, Sums, Weighted
 from ingot.backends.cuda.net_forms import Forms, narrow
 from ingot.backends.cuda.net_graphs import ALIGNED, MOST_SEEN, Addresses, Captured, Plan, Plans, Results, Sized
+from ingot.backends.cuda.net_program import net_program
 from ingot.backends.cuda.net_target import NET
 from ingot.backends.cuda.net_weights import NetMade, prepared
 from ingot.backends.cuda.page_locked import PAGE_LOCKED
