@@ -172,8 +172,7 @@ def _side_by_side(sources: Sequence[Source], most: int | None = None) -> int:
 
 def _loadable(source: Source) -> None:
     with suppress(triton.CompilationError, RuntimeError):
-        made = triton.compile(source.source, target=source.target, options=source.options.__dict__)
-        driver.active.launcher_cls(made.src, made.metadata)  # host code, which a C compiler makes
+        triton.compile(source.source, target=source.target, options=source.options.__dict__)
 
 
 def _made(key: str, source: Source, folder: Path) -> tuple[int, bool]:

@@ -50,6 +50,7 @@ def gpu(name: str) -> dict[str, Any]:
     found, device = driver(), torch.device("cuda", int(name))
     major, minor = torch.cuda.get_device_capability(device)
     kernels = _lazy.load("ingot.backends.cuda.kernel_files:prepare")(10 * major + minor)
+    _lazy.load("ingot.backends.cuda.native_launch:use")()
     free, whole = torch.cuda.mem_get_info(device)
     return {
         "driver": found.version, "driver_cuda": None if found.cuda is None else ".".join(map(str, found.cuda)),

@@ -61,7 +61,8 @@ def open_session(opening: Opening) -> TorchExecutor:
     device = torch.device("cuda", int(opening.device))
     major, minor = torch.cuda.get_device_capability(device)
     _lazy.load("ingot.backends.cuda.kernel_files:prepare")(10 * major + minor)
-    return open_on(torch, device, opening)
+    with _lazy.load("ingot.backends.cuda.first_launch:beside")(torch, device):
+        return open_on(torch, device, opening)
 
 
 def open_on(torch: Any, device: Any, opening: Opening) -> TorchExecutor:

@@ -214,8 +214,8 @@ def prepare(architecture: int) -> Folder | None:
     Raises FileError, UserError.
     """
     if not (os.environ.get("CC") or which("gcc") or which("clang")):
-        raise UserError("Triton makes what launches its kernels by a C compiler, and none is here: install gcc, or "
-                        "name one in CC")  # fmt: skip
+        raise UserError("Triton makes a part of its driver by a C compiler, and none is here: install gcc, or name one "
+                        "in CC")  # fmt: skip
     place = Path(knobs.cache.dir)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -255,8 +255,6 @@ class _Hook:
         only = is_compiled_only()
         if _used or only:
             source = Source.of(asked["fn"].jit_function, asked["compile"], driver.active.get_current_target())
-            if only and not source.cached:  # one of a folder is not there yet either: its launcher is to be compiled
+            if not taken(source) and only:
                 raise NotCompiled(source.name)
-            if _used:
-                _used[0].install(source)
         return bool(self.before(**asked)) if self.before is not None else False

@@ -24,11 +24,13 @@ from ingot.backends.cuda import (
     expert_kernels,
     float_kernels,
     integer_kernels,
+    native_launch,
     plane_kernels,
     row_kernels,
 )
 
 TARGET = GPUTarget("cuda", 90, 32)
+ENTRY: Any = object()  # nothing is launched
 ROWS = {"ROWS": 1, "NORM": True, "PAIR": False, "EXTRA": False, "DEPENDENT": True}
 FLOATS = {**ROWS, "SCALED": False, "ROUNDS": False, "NATIVE": True}
 FP32 = ("scales", "second_scales", "cos", "sin", "partial", "maxima", "weights", "slopes", "logits", "tops",
@@ -203,7 +205,8 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
 }  # fmt: skip
 
 REGISTERS = {"int4 pair": 128, "int4 geglu": 128, "int4 long": 64, "int4 experts of a row": 128,
-             "a row of int4 experts": 64}  # of a thread, at most, so that several programs fit
+             "a row of int4 experts": 64, "int8 pair": 128, "int8 geglu": 128,
+             "int8 experts of a row": 128}  # of a thread, at most, so that several programs fit
 
 # What x is beside a weight, where it is not bfloat16.
 ROWS_OF = {"16 rows of float8 each": "*fp8e4nv", "64 rows of float8": "*fp16", "64 rows of float8 gelu": "*fp16"}
@@ -244,7 +247,10 @@ def compiled(
     wide = len(re.findall(r"ld\.global[\w.:]*v[24]\.b32", before))
     units = len(re.findall(r"wgmma\.mma_async", made.asm["ptx"]))
     converted = made.asm["ptx"].count("cvt.rn.f32.s32")
-    return {**found, "units": units, "before the wait": wide, "converted": converted}
+    head, _, _ = made.asm["ptx"].partition(".maxntid")
+    taken = [int(bits) // 8 for bits in re.findall(r"\.param \.[bfsu](\d+)", head)]
+    given = native_launch.Launch(source.signature, made.metadata, ENTRY).sizes
+    return {**found, "units": units, "before the wait": wide, "converted": converted, "launched": given == taken}
 
 
 if __name__ == "__main__":

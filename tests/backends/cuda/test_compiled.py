@@ -56,3 +56,4 @@ def test_for_sm_90(names: tuple[str, ...]) -> None:
             "a row of int4 experts", "layer norm", "layer norm in five rows", "finished rows", "gated rows",
         }  # fmt: skip
         assert said["before the wait"] > 0 or name in without, f"{name} loads no weights before it waits"
+        assert said["launched"], f"{name} takes other parameters than it is launched with"
