@@ -331,7 +331,7 @@ std::byte* numbers(std::int64_t bytes, DType dtype) {
 
 /// Seconds of a layer's products by each way, in turns; the first round warms up, and compares.
 void measure(Operands& o, const std::vector<Way>& ways, std::int64_t rows, int rounds, std::byte* before, const char*& comma) {
-  const int repeats = rows == 1 ? 9 : rows == 16 ? 5 : 1;
+  const int repeats = rows == 1 ? 9 : rows == 16 ? 5 : 3;
   std::vector<std::vector<double>> times(ways.size());
   std::vector<double> differences(ways.size());
   std::int64_t turn = 0;
