@@ -134,7 +134,8 @@ def start(*words: object, source: Path | None = None, limits: Mapping[int, int] 
             resource.setrlimit(which, (most, most))
 
     command = [sys.executable, "-m", "ingot", "serve", str(source or kept.pico()), "--port", "0", *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "error"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
         preexec_fn=limited if limits else None,

@@ -25,6 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from ingot import _lazy
+from ingot.backends.cuda.background import Background
 from ingot.backends.cuda.choice import Kind
 from ingot.backends.cuda.devices import require_float8
 from ingot.backends.cuda.driver import Architecture, architecture
@@ -46,7 +47,6 @@ from ingot.ir import Network
 from ingot.progress import Progress
 
 PHASE = "kernels"
-BESIDE = 2  # kernels that are compiled at once while steps run
 BLOCKS = 64  # of the cache of a language model whose launches are looked at
 CHOICES = (Kind.GREEDY, Kind.DRAWN, Kind.TOP)  # RANKED launches what TOP does
 
@@ -151,21 +151,32 @@ class StepsAhead:
                 self._steps.trace(step, kinds)
         return [source for source in found.values() if not source.cached]
 
-    def compile(self, sources: Sequence[Source], beside: bool = False) -> int:
-        """Compiles kernels side by side; with `beside` few at once, for steps that run meanwhile, and none that
-        another thread compiles. How many those were."""
-        if beside:
-            sources = [source for source in sources if source.key not in self._begun]
+    def compile(self, sources: Sequence[Source]) -> int:
+        """Compiles kernels side by side, while a step waits for them; how many."""
         self._begun.update(source.key for source in sources)
         for source in sources:
             taken(source)
-        return _side_by_side(sources, BESIDE if beside else None)
+        return _side_by_side(sources)
+
+    def compile_beside(self, sources: Sequence[Source], thread: Background) -> int:
+        """Compiles kernels one after the other in a thread beside steps, until that is closed, and none that another
+        thread compiles; how many."""
+        count = 0
+        for source in sources:
+            if thread.closed:
+                break
+            if source.key not in self._begun:
+                self._begun.add(source.key)
+                taken(source)
+                _loadable(source)
+                count += 1
+        return count
 
 
-def _side_by_side(sources: Sequence[Source], most: int | None = None) -> int:
-    """Compiles kernels, at most so many at once; how many."""
+def _side_by_side(sources: Sequence[Source]) -> int:
+    """Compiles kernels; how many."""
     if sources:
-        with ThreadPoolExecutor(min(most or len(os.sched_getaffinity(0)), len(sources))) as pool:
+        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(sources))) as pool:
             list(pool.map(_loadable, sources))
     return len(sources)
 

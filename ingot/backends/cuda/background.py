@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import sys
 import threading
 from collections import deque
@@ -18,11 +20,26 @@ log = logging.getLogger("ingot.cuda")
 CAPTURES = threading.RLock()  # a signal handler may run a session too
 
 
+_working: set[Background] = set()  # whose threads are there
+os.register_at_fork(after_in_child=_working.clear)
+
+
+@atexit.register
+def _end() -> None:
+    """Before the interpreter does: a thread that comes back to it then, out of a compiler's C++, would end the process
+    with std::terminate."""
+    left = list(_working)
+    for background in left:
+        background._closed = True
+    for background in left:
+        background.close()
+
+
 class Background:
     """A thread that does what it is asked, one after the other. It is there while there is something to do."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._changed = threading.Condition()
         self._asked: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
@@ -36,13 +53,19 @@ class Background:
                 return
             self._asked.append(work)
             if self._thread is None or not self._thread.is_alive():  # a forked child has no thread
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                _working.add(self)
                 self._thread.start()
 
     def wait(self) -> None:
         """Until all that was asked for is done."""
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called: what has begun may leave out the rest of what it does."""
+        return self._closed
 
     def close(self) -> None:
         """Until what has begun is done; the rest is not. Harmless when done twice, and in the thread itself."""
@@ -58,13 +81,14 @@ class Background:
             with self._changed:
                 if not self._asked:
                     self._thread = None
+                    _working.discard(self)
                     self._changed.notify_all()
                     return
                 work = self._asked.popleft()
             try:
                 work()
             except Exception:
-                log.exception("%s: what was to be done beside steps has failed", self._name)
+                log.exception("%s: what was to be done beside steps has failed", self.name)
             del work  # it may hold whoever asked
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ from ingot.ops.in_torch import call, check, first_line, known, out_of_memory, to
 from ingot.ops.indexing import Embedding
 
 Array = np.ndarray[Any, Any]
+
+COMPILERS = 2  # threads that compile what later steps are likely to launch
 
 _NONE = np.zeros(0, np.int64)
 
@@ -99,8 +102,9 @@ class CudaExecutor(TorchExecutor):
         self._transfer = Transfer(torch, device)
         self._steps: dict[tuple[Size, Kind | None], Step] = {}
         self._uncaptured = ""  # why the last step that could not be captured was not
-        self._compiler = Background("ingot-kernels")
-        weakref.finalize(self, self._compiler.close)
+        self._compilers = [Background(f"ingot-kernels-{i}") for i in range(COMPILERS)]
+        for compiler in self._compilers:
+            weakref.finalize(self, compiler.close)
         names = {v.name for v in self._network.inputs}
         attentions = [c for c in made.calls if isinstance(c, Attention)]
         self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
@@ -311,13 +315,13 @@ class CudaExecutor(TorchExecutor):
         missing = self._ahead.missing(size or {name: array.shape for name, array in feeds.items()}, kinds)
         if self._decodes:
             near = likely_after(len(feeds["query_start"]) - 1, columns_of(feeds["block_table"].shape[1]))
-            for other in near:
-                self._compiler.ask(_later(self, "_compile_beside", other, kinds or (Kind.GREEDY,)))
+            for other, compiler in zip(near, cycle(self._compilers), strict=False):
+                compiler.ask(_later(self, "_compile_beside", compiler, other, kinds or (Kind.GREEDY,)))
         self._ahead.compile(missing)
 
-    def _compile_beside(self, size: Size, kinds: Sequence[Kind]) -> None:
+    def _compile_beside(self, thread: Background, size: Size, kinds: Sequence[Kind]) -> None:
         with gives_way():
-            self._ahead.compile(self._ahead.missing(size, kinds), beside=True)
+            self._ahead.compile_beside(self._ahead.missing(size, kinds), thread)
 
     # --------------------------------------------------------------------------------------------------- padded steps
     def _work(self, step: Step) -> dict[str, Any]:

@@ -35,9 +35,10 @@ def power(n: int) -> int:
 
 @dataclass(frozen=True)
 class Block:
-    """What a program of a product of integers by few rows has at a time: `rows` of the weight, of these `chunks` (a
-    power of two) of 16 bytes each. resident: programs for each multiprocessor. registers: of a thread, at most; 0: as
-    many as the compiler wants.
+    """What a program of a product of integers by few rows has at a time: `rows` of the weight, of these `chunks` of 16
+    bytes each (a power of two, and 1 only where a row has no more: of several parts of one chunk Triton 3.6 sums wrong
+    zero points). resident: programs for each multiprocessor. registers: of a thread, at most; 0: as many as the
+    compiler wants.
     """
 
     warps: int

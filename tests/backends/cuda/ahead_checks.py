@@ -20,6 +20,7 @@ from triton import knobs
 import ingot
 from ingot import _lazy
 from ingot.backends.cuda import ahead
+from ingot.backends.cuda.background import Background
 from ingot.backends.cuda.choice import Kind
 from ingot.backends.cuda.driver import ARCHITECTURES
 from ingot.backends.cuda.kernel_files import Folder, Source, prepare, read
@@ -142,16 +143,21 @@ def steps_ahead(place: Path) -> dict[str, Any]:
     there = ahead.StepsAhead(_lazy.load("torch"), ARCHITECTURES["sm_90"], network, opening)
     found: dict[str, Any] = {}
 
-    def note(what: str, *step: Any, beside: bool = False) -> None:
+    def note(what: str, *step: Any, beside: Background | None = None) -> None:
         counted = Compilations()
-        found[what] = there.compile(there.missing(*step), beside=beside), len(counted.names)
+        missing = there.missing(*step)
+        said = there.compile(missing) if beside is None else there.compile_beside(missing, beside)
+        found[what] = said, len(counted.names)
 
     greedy, shapes = (Kind.GREEDY,), {v.name: (2048,) for v in network.inputs}
     shapes |= {"query_start": (3,), "context_len": (2,), "block_table": (2, 32), "logit_rows": (2,)}
     shapes["hidden_rows"] = (0,)
     note("four rows", Size(4, 4, 4, 64, True), greedy)
     note("again", Size(4, 4, 4, 64, True), greedy)
-    note("eight rows", Size(8, 8, 8, 64, True), greedy, beside=True)
+    closed = Background("closed")
+    closed.close()
+    note("eight rows, closed", Size(8, 8, 8, 64, True), greedy, beside=closed)
+    note("eight rows", Size(8, 8, 8, 64, True), greedy, beside=Background("beside"))
     note("prompts", shapes, greedy)
     note("prompts, drawn", shapes, (Kind.DRAWN,))
     return {"compiled": found, "imported": [name for name in ("torch._dynamo", "sympy") if name in sys.modules]}

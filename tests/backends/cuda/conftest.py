@@ -23,6 +23,15 @@ def scalars_of_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
 
 
+@pytest.fixture(autouse=True)
+def no_likely_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU sessions compile nothing for steps that may follow: they would keep the tests beside them waiting."""
+    torch: Any = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        executor: Any = pytest.importorskip("ingot.backends.cuda.executor")
+        monkeypatch.setattr(executor, "likely_after", lambda *there: ())
+
+
 @pytest.fixture
 def cuda_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Device cuda is torch's CPU where there is no GPU."""

@@ -63,7 +63,8 @@ def test_steps_are_compiled_before_they_launch(tmp_path: Path) -> None:
     found = run("steps", tmp_path)
     steps = found["compiled"]
     assert all(said == compiled for said, compiled in steps.values())
-    assert steps["four rows"][0] > 8 and steps["again"][0] == 0 and 0 < steps["eight rows"][0] < steps["four rows"][0]
+    assert steps["four rows"][0] > 8 and steps["again"][0] == steps["eight rows, closed"][0] == 0
+    assert 0 < steps["eight rows"][0] < steps["four rows"][0]
     assert steps["prompts"][0] > 0 and steps["prompts, drawn"][0] == 1
     assert not found["imported"]
 
@@ -144,7 +145,7 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     assert len(alone["compiled"]) > 20
     kernels = str(tmp_path / "all.cuda")
     given = run("gpu", tmp_path, TRITON_CACHE_DIR=str(tmp_path / "given"), INGOT_KERNELS=kernels)
-    assert not given["compiled"] and 20 < given["had"] <= len(alone["compiled"])  # that compiles for later steps too
+    assert not given["compiled"] and given["had"] > 20
     assert alone["on the host"] == given["on the host"] == ["cuda_utils"]
     warm = run("gpu", tmp_path, TRITON_CACHE_DIR=str(tmp_path / "given"))
     assert not warm["compiled"] and not warm["on the host"]

@@ -65,14 +65,16 @@ def test_close_in_the_thread_itself() -> None:
     assert done == [1]
 
 
-def test_a_process_ends_while_there_is_work() -> None:
+@pytest.mark.parametrize("last", ["0", "owner.clear()"])
+def test_a_process_ends_while_there_is_work(last: str) -> None:
+    """Its owner's end closes it, also where the work was the last who had the owner: then nobody has waited."""
     code = (
         "import threading, time, weakref\nfrom ingot.backends.cuda.background import Background\n"
         "class Owner: pass\n"
-        "owner, background = Owner(), Background('behind')\n"
-        "weakref.finalize(owner, background.close)\n"
+        "owner, background = [Owner()], Background('behind')\n"
+        "weakref.finalize(owner[0], background.close)\n"
         "begun = threading.Event()\n"
-        "background.ask(lambda: (begun.set(), time.sleep(0.2), print('whole')))\n"
+        f"background.ask(lambda: ({last}, begun.set(), time.sleep(0.2), print('whole')))\n"
         "background.ask(lambda: print('next'))\n"
         "begun.wait()\n"
     )

@@ -20,6 +20,7 @@ from tests.backends.cuda.interpreted import LONG, WITHOUT, one_of_each
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
 pytest.importorskip("triton", reason=WITHOUT)
 
+from ingot.backends.cuda import executor as cuda_executor  # noqa: E402
 from ingot.backends.cuda.background import NotCompiled, compiled_only, is_compiled_only  # noqa: E402
 from ingot.backends.cuda.choice import Kind  # noqa: E402
 from ingot.backends.cuda.launch_shapes import most_tiles, tiles_of  # noqa: E402
@@ -140,14 +141,16 @@ def test_kernels_that_are_not_compiled(made: Any, lacks: str, monkeypatch: pytes
         def missing(self, size: Any, kinds: Any) -> list[Any]:
             return [(size, kinds)]
 
-        def compile(self, sources: Any, beside: bool = False) -> None:
-            if beside:
-                assert current_thread().name == "ingot-kernels" and free.wait(60)  # it takes long
-            else:
-                compiled.add(lacks)
-            asked.append((*sources[0], beside))
+        def compile(self, sources: Any) -> None:
+            compiled.add(lacks)
+            asked.append((*sources[0], False))
+
+        def compile_beside(self, sources: Any, thread: Any) -> None:
+            assert current_thread().name == thread.name and free.wait(60)  # it takes long
+            asked.append((*sources[0], True))
 
     monkeypatch.setattr(where, lacks, launch)
+    monkeypatch.setattr(cuda_executor, "likely_after", likely_after)
     executor._ahead, executor._foresees = Ahead(), True
     for context in (5, 6, 7, 8, 9):
         feeds = step(3, context, 2)
@@ -156,8 +159,9 @@ def test_kernels_that_are_not_compiled(made: Any, lacks: str, monkeypatch: pytes
     assert not is_compiled_only() and recorded(executor) == [ONE_EACH]  # no graph waits either
     assert asked == [(ONE_EACH, (Kind.GREEDY,), False)]
     free.set()
-    executor._compiler.wait()
-    assert asked[1:] == [(size, (Kind.GREEDY,), True) for size in likely_after(3, 64)]
+    for compiler in executor._compilers:
+        compiler.wait()
+    assert sorted(asked[1:], key=str) == sorted(((s, (Kind.GREEDY,), True) for s in likely_after(3, 64)), key=str)
 
 
 @LONG
@@ -270,7 +274,10 @@ def test_captured_prompts(made: Any, words: dict[str, str]) -> None:
     assert list(executor._steps) == [(Size(16, 4, 4, 64, False), None)]
     assert recorded(executor) == [Size(16, 4, 4, 64, False)]
     states = [next(iter(session._executor._states.values())) for session in (captured, plain)]
-    assert torch.equal(*(state.cpu().view(torch.uint8) for state in states)) or GPU
+    written = [(state.view(torch.uint8) != 0).flatten(2).any(2) for state in states]  # blocks and their places
+    assert torch.equal(*written)
+    if states[0].dtype == torch.float32:  # products of other numbers of rows differ by their roundings
+        assert torch.allclose(*states, rtol=0, atol=2e-5 * float(states[1].abs().max()))
     wrong = mixed([5, 3], [0, 0], [0], 2)
     wrong["token_ids"][2] = 128
     with pytest.raises(ingot.errors.ValueFault, match="embedding"):
