@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 from ingot.backends.cost import Call
@@ -98,6 +99,7 @@ class Param(NamedTuple):
         return known(value) if known else isinstance(value, str) and value in self.kind.split(" | ")
 
 
+@cache
 def read_params(schema: str) -> tuple[Param, ...]:
     """The parameters of a schema, "axis: integer, keepdims?: flag"."""
     pairs = [item.split(": ") for item in schema.split(", ") if item]

@@ -306,13 +306,15 @@ class Network:
         """
         live = {id(v) for v in self.outputs.values()}
         needed = set(dims.dims_of(d for v in self.outputs.values() for d in v.shape))
+        any_binds = any(node.op.binds for node in self.nodes)
         keep: set[Node] = set()
         for node in reversed(self.nodes):
             acts = node.op.acts or node.op.binds and any(d.name in needed for d in node.op.bound_dims())
             if acts or any(id(v) in live or v.is_state for v in node.outputs):
                 keep.add(node)
                 live.update(map(id, node.inputs))
-                needed |= node.dims()
+                if any_binds:
+                    needed |= node.dims()
         dead = [n for n in self.nodes if n not in keep]
         self.remove(dead)
         for values in (self.parameters, self.constants):

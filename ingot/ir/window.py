@@ -29,11 +29,9 @@ class Window:
 
 def dense_strides(shape: Shape) -> Shape:
     """Row-major strides."""
-    out: list[Dimension] = []
-    step: Dimension = 1
-    for size in reversed(shape):
-        out.append(step)
-        step = dims.mul(step, size)
+    out: list[Dimension] = [1] if shape else []
+    for size in reversed(shape[1:]):
+        out.append(dims.mul(out[-1], size))
     return tuple(reversed(out))
 
 

@@ -86,7 +86,7 @@ class Tried:
     def begin(self, batches: Sequence[Feeds]) -> None:
         """Runs behind what else is done, on the batches that it has not run on. A fault shows when outputs are read."""
         self._wait()
-        if self._missing(batches):
+        if any(id(feeds) not in self._found for feeds in batches):
             self._under_way = self._behind.submit(self._run, batches)
 
     def on(self, batches: Sequence[Feeds]) -> list[Mapping[str, Array]]:
@@ -95,11 +95,10 @@ class Tried:
         self._run(batches)
         return [self._found[id(feeds)] for feeds in batches]
 
-    def _missing(self, batches: Sequence[Feeds]) -> list[tuple[int, Feeds]]:
-        return [(i, feeds) for i, feeds in enumerate(batches) if id(feeds) not in self._found]
-
     def _run(self, batches: Sequence[Feeds]) -> None:
-        for i, feeds in self._missing(batches):
+        for i, feeds in enumerate(batches):
+            if id(feeds) in self._found:
+                continue
             if self._session is None:
                 self._session = self._engine.session()
             self._found[id(feeds)] = run(self._session, feeds, i)

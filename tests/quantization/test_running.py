@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import itertools
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from ingot.ir import F, Network, Spec
 from ingot.ir.recipe import STEPS, evaluate
 from ingot.passes.calibrated import Choice, Plan
 from ingot.passes.weights import recipe_of
-from ingot.quantization.running import Made, Maker, Taps
+from ingot.quantization import running
+from ingot.quantization.running import Feeds, Made, Maker, Taps, Tried
 
 Array = np.ndarray[Any, Any]
 
@@ -100,6 +102,26 @@ def test_a_weights_scales_are_made_once_and_no_tensor_shares_memory(monkeypatch:
         np.testing.assert_array_equal(tensors[name], array, strict=True)
     pairs = itertools.combinations([tensors[name] for name in recipes], 2)
     assert not any(np.may_share_memory(a, b) for a, b in pairs)
+
+
+def test_a_batch_that_is_asked_for_twice_at_once_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, weights = net()
+    feeds: list[Feeds] = [{"x": np.full((3, 64), i, np.float32)} for i in range(2)]
+    runs = []
+
+    def counted(session: Any, feeds: Feeds, number: int) -> dict[str, Array]:
+        runs.append(number)
+        return session.run(feeds)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(running, "run", counted)
+    engine = Maker(weights)(network).engine
+    with ThreadPoolExecutor(1) as behind:
+        tried = Tried(engine, behind)
+        tried.begin([*feeds, feeds[0]])
+        found = tried.on(feeds)
+    assert runs == [0, 1]
+    for one, outputs in zip(feeds, found, strict=True):
+        np.testing.assert_array_equal(outputs["y"], engine.run(one)["y"])
 
 
 def test_an_engine_that_gave_values_inside_goes_with_its_taps() -> None:
