@@ -255,12 +255,16 @@ def is_needless_rounding(steps: Sequence[Any], step: Any, kinds: Sequence[DType 
     return kind is not None and kind.name == step[3]
 
 
-def without_needless_rounding(steps: Sequence[Any], outputs: Sequence[int], kinds: Sequence[DType]) -> tuple[Any, Any]:
-    """Steps and outputs of an expression on operands of these dtypes, without the steps that round nothing."""
+def without_needless_rounding(
+    steps: Sequence[Any], outputs: Sequence[int], kinds: Sequence[DType], ends: Sequence[DType]
+) -> tuple[Any, Any]:
+    """Steps and outputs of an expression on operands of these dtypes, its results of dtypes `ends`, without the steps
+    that round nothing: what lies in memory as it is, and what is rounded again when it is stored."""
+    rounded_later = {_rounded_later(steps, outputs, output, end) for output, end in zip(outputs, ends, strict=True)}
     kept: list[Any] = []
     number: list[int] = []
-    for step in steps:
-        if is_needless_rounding(steps, step, kinds):
+    for at, step in enumerate(steps):
+        if at in rounded_later or is_needless_rounding(steps, step, kinds):
             number.append(number[step[2]])
             continue
         name, kind, *args = step
@@ -269,6 +273,29 @@ def without_needless_rounding(steps: Sequence[Any], outputs: Sequence[int], kind
         number.append(len(kept))
         kept.append((name, kind, *args))
     return tuple(kept), tuple(number[o] for o in outputs)
+
+
+def _rounded_later(steps: Sequence[Any], outputs: Sequence[int], at: int, end: DType) -> int:
+    """The step that rounds to the dtype of an output, or -1. Limits that the dtype holds may come behind it: they and
+    rounding, which keeps the order of numbers, may change places. Nothing else reads what lies between."""
+    while [o for step in steps for o in _arguments(step)].count(at) + outputs.count(at) == 1:
+        name, kind, *args = steps[at]
+        if name == "round" and kind == "float32" and len(args) == 2:
+            return at if args[1] == end.name else -1
+        if name not in ("max", "min") or kind != "float32" or not _holds(end, steps[args[1]]):
+            return -1
+        at = args[0]
+    return -1
+
+
+def _arguments(step: Any) -> list[int]:
+    """The steps whose results a step reads."""
+    return [] if step[0] in ("input", "const") else [a for a in step[2:] if type(a) is int]
+
+
+def _holds(dtype: DType, step: Any) -> bool:
+    """Whether a step is a number that the dtype has."""
+    return step[0] == "const" and bool(float(np.float32(step[2]).astype(dtype.numpy)) == step[2])
 
 
 def register_of(dtype: DType) -> DType:

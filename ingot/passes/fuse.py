@@ -346,7 +346,8 @@ def epilogues(network: Network, log: Log) -> None:
     for node in network.nodes:
         if isinstance(node.op, FusedElementwise):
             steps, outputs = node.op.expression
-            found = without_needless_rounding(steps, outputs, [v.dtype for v in node.inputs])
+            types = ([v.dtype for v in values] for values in (node.inputs, node.outputs))
+            found = without_needless_rounding(steps, outputs, *types)
             node.op = dataclasses.replace(node.op, expression=found)
 
 

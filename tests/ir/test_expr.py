@@ -193,9 +193,30 @@ def test_what_lies_in_memory_needs_no_rounding() -> None:
     e.output(e.cast(e.cast(y, dtypes.bfloat16), dtypes.float32))
     e.output(first + e.settled(e.exp(x)))
     steps, outputs = [tuple(step) for step in e.steps], e.outputs
-    found, ends = without_needless_rounding(steps, outputs, [dtypes.bfloat16, dtypes.float32])
+    found, ends = without_needless_rounding(
+        steps, outputs, [dtypes.bfloat16, dtypes.float32], [dtypes.float32] * 2)
     assert [step[0] for step in found] == ["input", "input", "round", "exp", "round", "add"]
     rounded = [("round", "float32", step, "bfloat16") for step in (1, 3)]
     assert found[2:] == (rounded[0], ("exp", "float32", 0), rounded[1], ("add", "float32", 0, 4))
     assert ends == (2, 5)
-    assert without_needless_rounding(steps, outputs, [dtypes.float16, dtypes.float32])[0] == tuple(steps)
+    other = [dtypes.float16, dtypes.float32]
+    assert without_needless_rounding(steps, outputs, other, [dtypes.float32] * 2)[0] == tuple(steps)
+
+
+def test_what_is_stored_is_rounded_once() -> None:
+    """Behind the step that rounds may come limits of the result's type: 0, not 0.1; and nothing else that reads it."""
+    def kept(end: Any, limit: float, twice: bool = False) -> list[str]:
+        e = ExprBuilder()
+        total = e.cast(e.input(0, dtypes.float32) + e.input(1, dtypes.float32), dtypes.bfloat16)
+        e.output(e.max(total, e.const(limit, dtypes.bfloat16)))
+        if twice:
+            e.output(total)
+        ends = [end] * len(e.outputs)
+        steps = [("const", "float32", limit) if step[0] == "const" else tuple(step) for step in e.steps]
+        found, outputs = without_needless_rounding(steps, e.outputs, [dtypes.float32] * 2, ends)
+        assert outputs[0] == len(found) - 1 or twice
+        return [step[0] for step in found]
+
+    every = ["input", "input", "add", "round", "const", "max"]
+    assert kept(dtypes.bfloat16, 0.0) == [name for name in every if name != "round"]
+    assert kept(dtypes.bfloat16, 0.1) == kept(dtypes.float32, 0.0) == kept(dtypes.bfloat16, 0.0, twice=True) == every

@@ -307,6 +307,68 @@ def test_constants() -> None:
     assert np.all(np.isnan(found[2].astype(np.float32)))
 
 
+CHAIN = [
+    ["input", "float32", 0], ["input", "float32", 1], ["mul", "float32", 0, 1], ["input", "float32", 2],
+    ["add", "float32", 2, 3], ["const", "float32", 0.0], ["max", "float32", 4, 5],
+]  # fmt: skip
+QUANTISED = [
+    ["const", "float32", 12.5], ["mul", "float32", 6, 7], ["round", "float32", 8], ["eq", "bool", 9, 9],
+    ["where", "float32", 10, 9, 5], ["const", "float32", -128.0], ["max", "float32", 11, 12],
+    ["const", "float32", 127.0], ["min", "float32", 13, 14], ["to_int", "int64", 15, "int32"],
+    ["wrap", "int64", 16, "int8"],
+]  # fmt: skip
+
+
+def of_integers(steps: list[list[Any]]) -> list[list[Any]]:
+    """The same on a first operand of integers, which become floats in one step more."""
+    later = [[name, kind, *(a + 1 if isinstance(a, int) and name not in ("input", "const") else a for a in args)]
+             for name, kind, *args in steps[1:]]  # fmt: skip
+    return [["input", "int64", 0], ["to_float", "float32", 0], *later]
+
+
+def chain_of(x: Array, scale: Array, shift: Array) -> Array:
+    return np.maximum(x.astype(np.float32) * scale.astype(np.float32) + shift.astype(np.float32), np.float32(0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint8"])
+@pytest.mark.parametrize("shape", [(7, 150, 64), (1, 301, 35), (3, 32), (2, 20001), (9000,), (5, 31), (4, 1)])
+def test_chains(dtype: str, shape: tuple[int, ...]) -> None:
+    """Steps on one value after the other are computed in registers: with rows that all share, with numbers, with a
+    second dense operand; results of each type; with NaN; the same bits as NumPy's."""
+    rng = np.random.default_rng(5)
+    types = {"bfloat16": ml_dtypes.bfloat16}
+    x = (rng.standard_normal(shape) * 40).astype(np.float32)
+    integers = dtype in ("int8", "uint8")
+    if integers:
+        x = np.abs(np.round(x)).clip(0, 120)
+    else:
+        x.reshape(-1)[:: x.size // 3 + 1] = math.nan
+    x = x.astype(types.get(dtype, dtype))
+    short, long = (of_integers(s) if integers else s for s in (CHAIN, CHAIN + QUANTISED))
+    row, number, same = ((rng.standard_normal(s)).astype(np.float32) for s in (shape[-1:], (), shape))
+    for scale, shift in ((row, row[::-1].copy()), (number, row), (row, same), (same, number), (number, number)):
+        exact = chain_of(x, scale, shift)
+        for threads, out in ((1, "float32"), (2, "bfloat16"), (3, "float16")):
+            (found,) = compute(short, [len(short) - 1], [x, scale, shift], [(out, shape)], threads)
+            assert np.array_equal(found, exact.astype(types.get(out, out)), equal_nan=True)
+        with np.errstate(invalid="ignore"):
+            rounded = np.nan_to_num(np.rint(exact * np.float32(12.5)), nan=0.0).clip(-128, 127).astype(np.int8)
+        (found,) = compute(long, [len(long) - 1], [x, scale, shift], [("int8", shape)], 2)
+        assert np.array_equal(found, rounded)
+
+
+def test_chain_of_a_window() -> None:
+    """Rows that lie apart, and a first operand whose values do."""
+    rng = np.random.default_rng(6)
+    x, row = rng.standard_normal((50, 100)).astype(np.float32), rng.standard_normal(40).astype(np.float32)
+    apart = View(x, (50, 40), (100, 1), offset=7)
+    (found,) = compute(CHAIN, [6], [apart, row, row], [("float32", (50, 40))])
+    assert np.array_equal(found, chain_of(x[:, 7:47], row, row))
+    strided = View(x, (50, 40), (100, 2), offset=7)
+    (found,) = compute(CHAIN, [6], [strided, row, row], [("float32", (50, 40))])
+    assert np.array_equal(found, chain_of(x[:, 7:87:2], row, row))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_broadcasting_and_strides(threads: int) -> None:
     rng = np.random.default_rng(4)

@@ -1,4 +1,5 @@
-// The interpreter of compiled scalar expressions: one pass over a tile per step, everything in L1.
+// The interpreter of compiled scalar expressions: one pass over a tile per step, everything in L1; what is a chain, in registers.
+#include "chain.h"
 #include "simd.h"
 #include "tile.h"
 
@@ -499,8 +500,36 @@ void run_tile(const TileCode& code, const TileOperand* in, const TileOperand* ou
   }
 }
 
+bool run_rows(const TileCode& code, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t width) {
+  if (in[0].spacing() != Spacing::dense || !(is_chain_float(in[0].dtype) || is_chain_byte(in[0].dtype))) return false;
+  Chain chain;
+  if (!chain_of(code, in, out, chain)) return false;
+  if (in[0].dtype != DType::float32) chain.rows = nullptr;
+  run_chain(chain, in, out, rows, width);
+  return true;
+}
+
+/// A single long row is taken as rows of two vectors, so that a step is of several at a time.
+bool run_whole_chain(const TileCode& code, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t width) {
+  constexpr std::int64_t kWidth = 2 * kLanes;
+  if (rows != 1 || width < 2 * kWidth) return run_rows(code, in, out, rows, width);
+  int operands = 1;
+  for (int i = 0; i < code.step_count; ++i)
+    if (code.steps[i].step == Step::load && code.steps[i].a >= operands) operands = code.steps[i].a + 1;
+  TileOperand part[kMaxInputs];
+  const auto taken = [&](const TileOperand& o, std::int64_t column) {
+    return TileOperand{o.data + column * o.column_stride * bytes_of(o.dtype), o.dtype, kWidth * o.column_stride, o.column_stride};
+  };
+  for (int i = 0; i < operands; ++i) part[i] = taken(in[i], 0);
+  if (!run_rows(code, part, taken(out, 0), width / kWidth, kWidth)) return false;
+  const std::int64_t rest = width / kWidth * kWidth;
+  if (rest == width) return true;
+  for (int i = 0; i < operands; ++i) part[i] = taken(in[i], rest);
+  return run_rows(code, part, taken(out, rest), 1, width - rest);
+}
+
 }  // namespace
 
-const ElementwiseTable elementwise_table = {run_tile};
+const ElementwiseTable elementwise_table = {run_tile, run_whole_chain};
 
 }  // namespace ingot::INGOT_LEVEL

@@ -83,8 +83,13 @@ constexpr int kMaxSteps = 256;
 constexpr int kMaxInputs = 64;
 constexpr int kMaxOutputs = 16;
 
+/// Computes any number of rows of any width in registers, if the expression is a chain (chain.h) from operand 0, whose values are dense: the
+/// same bits. False, with nothing computed, if it is none; which says the same for every part of the operands.
+using RunChain = bool (*)(const TileCode& code, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t width);
+
 struct ElementwiseTable {
   RunTile run_tile;
+  RunChain run_chain;
 };
 
 INGOT_FAMILY(elementwise, ElementwiseTable)
