@@ -30,6 +30,7 @@ namespace {
 constexpr std::int64_t kPass = 1024;    // rows whose intermediate results are held at a time
 constexpr std::int64_t kMaxTopK = 32;   // the sum of a row's experts is one expression of two operands each
 constexpr std::int64_t kLeastRows = 16; // fewer rows of an expert cost as much: reading its weights dominates
+constexpr std::int64_t kLeastNarrow = 6; // the same of weights that are narrower than x
 constexpr std::int64_t kAddends = 128 << 10;  // of zero points, that a worker has in hand: they stay in L2
 const DType kFloat = DType::float32;
 
@@ -257,10 +258,11 @@ class Moe final : public Kernel {
   struct Cut {
     std::int64_t expert, unit;
   };
-  Cut cut(const Pass& pass, std::int64_t units, int index, int workers) const {
+  Cut cut(const Weights& w, const Pass& pass, int index, int workers) const {
+    const std::int64_t units = w.units(), least = w.packed.packing() == Packing::same ? kLeastRows : kLeastNarrow;
     const auto weight = [&](std::int64_t e) {
       const std::int64_t rows = pass.begin[e + 1] - pass.begin[e];
-      return rows == 0 ? 0 : std::max(rows, kLeastRows);
+      return rows == 0 ? 0 : std::max(rows, least);
     };
     std::int64_t total = 0;
     for (std::int64_t e = 0; e < sizes_.experts; ++e) total += weight(e) * units;
@@ -276,7 +278,7 @@ class Moe final : public Kernel {
   /// This worker's share of the products of every expert's rows with its weight [outputs, k].
   void multiply(const Weights& w, Views in, const std::byte* from, std::byte* to, DType to_dtype, const Pass& pass, const Worker& worker) const {
     const std::int64_t units = w.units();
-    const Cut begin = cut(pass, units, worker.index, worker.count), end = cut(pass, units, worker.index + 1, worker.count);
+    const Cut begin = cut(w, pass, worker.index, worker.count), end = cut(w, pass, worker.index + 1, worker.count);
     const auto products = layout_at<Products>(worker.local, w, as_they_are_);
     Block block{};
     for (block.expert = begin.expert; block.expert <= end.expert && block.expert < sizes_.experts; ++block.expert) {

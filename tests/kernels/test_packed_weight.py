@@ -324,7 +324,7 @@ def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None
     whole = product8(x, [q], **settings)
     for threads in (2, 3):
         assert np.array_equal(whole, product8(x, [q], threads=threads, **settings))
-    for count in (1, 2, 5, 16, 33, 129):
+    for count in (1, 2, 5, 7, 12, 13, 16, 33, 129):
         for start in (0, 37, 200 - count):
             part = np.ascontiguousarray(x[start : start + count])
             assert np.array_equal(product8(part, [q], **settings), whole[start : start + count]), (count, start)

@@ -23,7 +23,7 @@ struct OneByOne {
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int unpacks_rows = kFewRows;
+  static constexpr int unpacks_rows = kInWordsRows;
   static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
   INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
   template <Packing How, int N>
@@ -53,7 +53,7 @@ struct Pairs {
   static constexpr Blocking blocking = kPairBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int unpacks_rows = kFewRows;
+  static constexpr int unpacks_rows = kInWordsRows;
   static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
   INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
   template <Packing How, int N>
@@ -81,7 +81,7 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int unpacks_rows = kFewRows;
+  static constexpr int unpacks_rows = kInWordsRows;
   static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
   INGOT_INLINE Values values(const std::byte* w) {
     const Ints pair = bits(load((const float*)w));

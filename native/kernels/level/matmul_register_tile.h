@@ -11,12 +11,14 @@ namespace ingot::INGOT_LEVEL {
 
 namespace {
 
+// kFewRows: of a tile that widens narrow weights in registers. kInWordsRows: of a block that does so, tile by tile; of more, weights become a
+// panel of wide ones first, which costs more than to widen them twice.
 #if defined(__AVX512F__)
-constexpr int kRows = 14, kVecRegisters = 1, kAccumulatorRegisters = 28, kTwoPanelsRows = 6, kFewRows = 6;
+constexpr int kRows = 14, kVecRegisters = 1, kAccumulatorRegisters = 28, kTwoPanelsRows = 6, kFewRows = 6, kInWordsRows = 12;
 #elif defined(__AVX2__)
-constexpr int kRows = 6, kVecRegisters = 2, kAccumulatorRegisters = 12, kTwoPanelsRows = 1, kFewRows = 2;
+constexpr int kRows = 6, kVecRegisters = 2, kAccumulatorRegisters = 12, kTwoPanelsRows = 1, kFewRows = 2, kInWordsRows = 2;
 #else
-constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kTwoPanelsRows = 0, kFewRows = 0;
+constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kTwoPanelsRows = 0, kFewRows = 0, kInWordsRows = 0;
 #endif
 constexpr int kAhead = 4096;  // bytes: weights that are read once are fetched so long before
 
