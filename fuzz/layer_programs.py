@@ -11,6 +11,8 @@ from fuzz.epilogues import EPILOGUES, FLOAT, FLOATS, broadcasts, extras, f, pane
 from fuzz.template import Template, calc
 from ingot.backends.cpu.product import ORDERS, SPLITS
 from ingot.backends.cpu.spatial import ALGORITHMS
+from ingot.ops.fused import expr_json
+from ingot.ops.mixture import gated_expression
 
 Json = Any
 
@@ -118,6 +120,42 @@ def moe() -> Iterator[Template]:
     passes: dict[str, Json] = {"experts": 3, "hidden": hidden, "inner": inner, "top_k": 2}
     t.call("moe", [x, router, up, down], [t.result([rows, hidden])], normalize=True, expression=gate, **passes)
     yield t
+    for dtype, gates, downs in itertools.product(FLOATS, ("int8", "uint8"), ("int8", "uint8")):
+        for first, second in itertools.product((False, True), repeat=2):
+            yield narrow_moe(dtype, (gates, downs), (first, second), 75)
+    yield narrow_moe("bfloat16", ("uint8", "uint8"), (True, True), 700)  # what zero points add is made in parts
+    yield narrow_moe("float32", ("int8", "int8"), (True, True), 700)
+
+
+def narrow_moe(dtype: str, kinds: tuple[str, str], zeros: tuple[bool, bool], most: int) -> Template:
+    """Weights of int8, or of 4 bits, whose inputs groups divide."""
+    t = Template(f"moe.{dtype}.{'.'.join(kinds)}.{'.'.join('zeros' if z else 'none' for z in zeros)}.{most}")
+    rows, experts, top = t.size("rows", 0, most), t.size("experts", 2, 5), t.choice("top", 1, 2)
+    groups = [t.choice(f"g{i}", 32, 64, 128) for i in range(2)]
+    widths = [
+        t.value(f"k{i}", calc("*", groups[i], t.size(f"n{i}", 1, 3))) if kind == "uint8" else t.size(f"k{i}", 1, 300)
+        for i, kind in enumerate(kinds)
+    ]
+    hidden, inner = widths
+    operands = [t.input("x", [rows, hidden], dtype), t.input("router", [rows, experts])]
+    params: dict[str, Json] = {"experts": experts, "hidden": hidden, "inner": inner, "top_k": top, "normalize": True}
+    sets = (("gate_up", inner, hidden, 2), ("down", hidden, inner, 1))
+    for (name, n, k, parts), kind, group, has in zip(sets, kinds, groups, zeros, strict=True):
+        count = calc("*", parts, experts)
+        operands.append(t.weight(name, panels(n, k, kind, count), kind))
+        of_group = calc("//", k, group) if kind == "uint8" else 1
+        if kind == "uint8":
+            params[f"{name}_group"] = group
+            scales = t.choice(f"{name}_dtype", "float32", "float16")
+            operands.append(t.weight(f"{name}_scales", panels(n, of_group, "float32", count), scales))
+        else:
+            operands.append(t.weight(f"{name}_scales", [calc("*", count, n)], "float32"))
+        if has:
+            params[f"{name}_zeros"] = True
+            operands.append(t.weight(f"{name}_zeros", panels(n, of_group, "float32", count), "float32"))
+    expression = expr_json(gated_expression("silu", kinds[0] == "int8", zeros[0]))
+    t.call("moe", operands, [t.result([rows, hidden], dtype)], expression=expression, **params)
+    return t
 
 
 # ---- windows ----
