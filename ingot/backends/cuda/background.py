@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import sys
@@ -15,9 +16,24 @@ SWITCH = 2e-4  # seconds that a thread in the background keeps the interpreter, 
 
 log = logging.getLogger("ingot.cuda")
 
-# Whoever captures on a GPU, or waits for all of it: torch's generator of random numbers belongs to one capture at a
-# time, and CUDA ends captures in all threads where one waits for the device, with an error for that one too.
-CAPTURES = threading.RLock()  # a signal handler may run a session too
+_captures = threading.RLock()  # a signal handler may run a session too
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """Around a capture on a GPU. One at a time: torch's generator of random numbers belongs to one, and CUDA ends
+    captures in all threads where one waits for the device, with an error for that one too. And without Python's
+    collector: a graph that nobody has any more would be destroyed in between, which ends the capture as well.
+    """
+    with _captures:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+
 
 
 _working: set[Background] = set()  # whose threads are there

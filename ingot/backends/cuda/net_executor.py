@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _lazy, dtypes
-from ingot.backends.cuda.background import CAPTURES
+from ingot.backends.cuda.background import capturing
 from ingot.backends.cuda.net_calls import Call, Joined, Sums, Weighted
 from ingot.backends.cuda.net_forms import Forms, narrow
 from ingot.backends.cuda.net_graphs import ALIGNED, MOST_SEEN, Addresses, Captured, Plan, Plans, Results, Sized
@@ -351,7 +351,7 @@ class NetExecutor(TorchExecutor):
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        with CAPTURES, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with capturing(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             found = work()
         return graph.replay, found
 

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from ingot import _lazy
-from ingot.backends.cuda.background import CAPTURES
+from ingot.backends.cuda.background import capturing
 from ingot.backends.cuda.devices import FLOAT8
 from ingot.backends.cuda.launch_shapes import power
 from ingot.backends.cuda.net_calls import (
@@ -385,7 +385,7 @@ class Forms:
             if way() is None:
                 return float("inf")
             graph = torch.cuda.CUDAGraph()
-            with CAPTURES:
+            with capturing():
                 torch.cuda.synchronize()
                 with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                     for _ in range(REPEATS):

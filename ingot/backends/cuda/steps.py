@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.backends.cuda.background import CAPTURES
+from ingot.backends.cuda.background import capturing
 from ingot.backends.cuda.choice import WORDS, Kind
 from ingot.backends.cuda.launch_shapes import most_tiles, power, tiles_of
 from ingot.backends.cuda.page_locked import PAGE_LOCKED
@@ -280,7 +280,7 @@ class Graphs:
             self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self._device)
         room, self._room = self._room, 0
         graph = torch.cuda.CUDAGraph()
-        with CAPTURES, torch.cuda.stream(self._stream):
+        with capturing(), torch.cuda.stream(self._stream):
             few = torch.zeros((16, 16), dtype=torch.bfloat16, device=self._device)
             torch.mm(few, few)  # makes this thread's handle of the library and its memory, which a graph cannot
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from threading import Barrier, Event, Thread, current_thread
 
 import pytest
 
-from ingot.backends.cuda.background import SWITCH, Background, compiled_only, gives_way, is_compiled_only
+from ingot.backends.cuda.background import SWITCH, Background, capturing, compiled_only, gives_way, is_compiled_only
 
 
 def test_the_order_of_work() -> None:
@@ -80,6 +81,22 @@ def test_a_process_ends_while_there_is_work(last: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["whole"], "")
+
+
+def test_nothing_is_collected_inside_of_a_capture() -> None:
+    assert gc.isenabled()
+    with capturing():
+        with pytest.raises(ZeroDivisionError), capturing():
+            1 // gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with capturing():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_only_this_thread_wants_what_is_compiled() -> None:

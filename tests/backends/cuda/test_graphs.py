@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ingot.backends.cuda.background import CAPTURES
+from ingot.backends.cuda import background
 from ingot.backends.cuda.net_executor import NetExecutor
 from ingot.backends.cuda.net_forms import Forms
 from ingot.backends.cuda.steps import Graphs
@@ -89,11 +90,12 @@ def test_a_capture_that_fails_is_ended(fails: Any) -> None:
 
 @pytest.mark.parametrize("whose", ["a step's", "a net's", "that of ways which are timed"])
 def test_one_capture_at_a_time(whose: str) -> None:
-    """Whose ever it is, and with it a wait for the device, which would end another thread's."""
+    """Whose ever it is, and with it a wait for the device, which would end another thread's; and nothing is
+    collected."""
     torch, alone = Torch(), []
 
     def note(*_: Any, **words: Any) -> Any:
-        alone.append(CAPTURES._is_owned())
+        alone.append(background._captures._is_owned() and not gc.isenabled())
         return nullcontext()
 
     torch.cuda.synchronize, torch.cuda.graph = note, note
@@ -108,4 +110,4 @@ def test_one_capture_at_a_time(whose: str) -> None:
         torch.cuda.CUDAGraph = lambda: SimpleNamespace(replay=int)
         assert Forms._time(forms, "way", note) == 1.0
         assert alone.pop(0) is False  # the first run is none of the capture
-    assert len(alone) > 0 and all(alone) and not CAPTURES._is_owned()
+    assert len(alone) > 0 and all(alone) and not background._captures._is_owned() and gc.isenabled()

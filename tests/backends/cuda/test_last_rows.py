@@ -137,7 +137,7 @@ def test_a_launched_prompt(tmp_path: Path, seen: list[int]) -> None:
     choice = Choice(np.full(TOKENS, -1, np.int32), full(0.0, np.float32), full(128, np.int32), full(1.0, np.float32),
                     full(0.0, np.float32), full(0.5, np.float64), [0, 1])  # fmt: skip
     found = session.launch(feeds, choice)()
-    assert seen[9:] == [TOKENS] * 5 + [2] * 4
+    assert seen[-9:] == [TOKENS] * 5 + [2] * 4  # on a GPU what lacks a kernel is launched again
     assert found.tokens.tolist() == expected.argmax(1).tolist()
     assert np.abs(found.outputs["logits"] - expected).max() <= 2e-5 * np.abs(expected).max()
     states = [next(iter(one._executor._states.values())) for one in (session, plain)]
