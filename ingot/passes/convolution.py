@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dims, dtypes
+from ingot.dtypes import DType
 from ingot.ir import F, Network, Node, Op, Spec, Value
 from ingot.ir.recipe import Recipe, evaluate, source
 from ingot.ops.fused import IDENTITY, PLUS
@@ -56,9 +57,9 @@ def paddings(network: Network, log: Log) -> None:
 
 
 def convolutions(network: Network, log: Log) -> None:
-    """Convolutions are lowered: those of 1×1 by parameters become products, those of every channel by itself get their
-    weight by taps, transposed ones by phases, others in panels. A weight that is computed is laid out so in each run.
-    Group norms take an epilogue too."""
+    """Convolutions are lowered: those of 1×1 by parameters become products, but for a few outputs, those of every
+    channel by itself get their weight by taps, transposed ones by phases, others in panels. A weight that is computed
+    is laid out so in each run. Group norms take an epilogue too."""
     dead: list[Node] = []
     for node in list(network.nodes):
         lower = _LOWERINGS.get(type(node.op))
@@ -147,10 +148,17 @@ def _conv(network: Network, node: Node) -> Value:
         last = derive(network, "transpose", [weight], f"{weight.name}.channels_last", axes=axes)
     flat = derive(network, "reshape", [last], f"{weight.name}.flat", shape=(outputs, taps * channels))
     one_by_one = taps == 1 and {*op.stride} == {1} and {*op.pre_padding, *op.post_padding} == {0}
-    if one_by_one and op.groups == 1:
+    if one_by_one and op.groups == 1 and not _is_narrow(outputs, channels, x.dtype):
         product = Lowered(inner=PRODUCT, layouts=plain(2), epilogue=of.epilogue, dtype=node.output.dtype)
         return network.emit(product, (x, flat, *of.extras))  # type: ignore[no-any-return]
     return _lowered(node, of, "panels of groups", [packed_groups(network, flat, op.groups, f"{flat.name}.packed")])
+
+
+def _is_narrow(outputs: int, channels: int, dtype: DType) -> bool:
+    """Whether a 1×1 convolution has so few outputs that a panel stays nearly empty: conv_packed then has vectors along
+    the channels (Narrow::suits in native/kernels/narrow.cpp, for products at float32's speed)."""
+    wide = dtype in (dtypes.float32, dtypes.float16)
+    return wide and outputs <= 8 and ((channels + 15) // 16 + 12) * outputs <= channels + channels // 8
 
 
 def _is_depthwise(op: Conv, x: Value, weight: Value) -> bool:

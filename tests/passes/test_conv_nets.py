@@ -370,6 +370,23 @@ def test_reshapes_of_nothing_are_left_alone() -> None:
     assert channels_last.reordered((0, 8, 3), (0, 24), (0, 2, 1)) is None
 
 
+@pytest.mark.parametrize(
+    ("outputs", "channels", "dtype", "kernel"),
+    [
+        (1, 32, "float32", "conv_packed"), (2, 32, "float32", "conv_packed"), (3, 32, "float32", "matmul_packed"),
+        (2, 32, "float16", "conv_packed"), (2, 32, "bfloat16", "matmul_packed"), (1, 11, "float32", "matmul_packed"),
+        (8, 200, "float32", "conv_packed"), (9, 200, "float32", "matmul_packed"),
+    ],
+)  # fmt: skip
+def test_few_outputs_of_one_pixel_are_summed_along_its_channels(
+    outputs: int, channels: int, dtype: str, kernel: str
+) -> None:
+    net = images(lambda b, x: b.conv("c", x, outputs, 1), channels=channels, dtype=dtype)
+    assert computing(lowered(net, tolerance=1e-4 if dtype == "float32" else 2e-2)) == [kernel]
+    if dtype == "float32":
+        same_numbers(net)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_fixed_weights_are_packed_as_parameters_are(groups: int) -> None:
     rng = np.random.default_rng(0)

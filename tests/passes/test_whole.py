@@ -110,7 +110,7 @@ def around(rank: int = 2, stride: int = 1, pad: int = 1, dilation: int = 1, grou
     ((2, 5, 7, 6), (9, 5, 3, 3), 7, around(stride=2), {"conv_packed": 2, "matmul_packed": 1}),
     ((1, 5, 9), (3, 5, 3), np.arange(3).reshape(3, 1, 1), around(1, dilation=2, pad=3),
      {"conv_packed": 2, "matmul_packed": 1}),
-    ((2, 40, 4, 5), (33, 40, 1, 1), 121, around(pad=0), {"matmul_packed": 2}),
+    ((2, 40, 4, 5), (33, 40, 1, 1), 121, around(pad=0), {"conv_packed": 1, "matmul_packed": 1}),
     ((2, 6, 7, 6), (8, 3, 3, 3), None, around(groups=2), {"conv_packed": 1}),
     ((2, 6, 7, 6), (6, 1, 3, 3), None, around(groups=6, stride=2), {"conv_depthwise": 1}),
 ])  # fmt: skip
