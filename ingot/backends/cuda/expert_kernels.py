@@ -13,6 +13,7 @@ import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
 from ingot.backends.cuda.epilogue import activated
+from ingot.backends.cuda.widening_kernels import bytes_as, with_group
 
 
 @triton.jit
@@ -125,62 +126,6 @@ def _pairs_of(starts, number, experts, BE: tl.constexpr, BM: tl.constexpr):
 
 
 @triton.jit
-def _bytes_as(w, like: tl.constexpr, NATIVE: tl.constexpr):
-    """int8, or floats, as the floats that x has. A conversion to float16 takes five instructions for four of int8."""
-    if NATIVE and w.dtype == tl.int8 and like == tl.float16:
-        found = tl.inline_asm_elementwise(
-            "{ .reg .b32 t, u, c; xor.b32 t, $2, 0x80808080; prmt.b32 u, t, 0x64646464, 0x4140; "
-            "prmt.b32 t, t, 0x64646464, 0x4342; mov.b32 c, 0x64806480; sub.f16x2 $0, u, c; sub.f16x2 $1, t, c; }",
-            "=r,=r,r", [w], tl.float16, True, 4,
-        )  # fmt: skip
-    else:
-        found = w.to(like)
-    return found
-
-
-@triton.jit
-def _nibbles_as(w, HIGH: tl.constexpr, like: tl.constexpr, NATIVE: tl.constexpr):
-    """Of bytes the low or the high four bits less 8, as the floats that x has."""
-    if NATIVE and like == tl.float16:
-        if HIGH:
-            found = tl.inline_asm_elementwise(
-                "{ .reg .b32 t, u, c; shr.u32 t, $2, 4; and.b32 t, t, 0x0F0F0F0F; prmt.b32 u, t, 0x64646464, 0x4140; "
-                "prmt.b32 t, t, 0x64646464, 0x4342; mov.b32 c, 0x64086408; sub.f16x2 $0, u, c; sub.f16x2 $1, t, c; }",
-                "=r,=r,r", [w], tl.float16, True, 4,
-            )  # fmt: skip
-        else:
-            found = tl.inline_asm_elementwise(
-                "{ .reg .b32 t, u, c; and.b32 t, $2, 0x0F0F0F0F; prmt.b32 u, t, 0x64646464, 0x4140; "
-                "prmt.b32 t, t, 0x64646464, 0x4342; mov.b32 c, 0x64086408; sub.f16x2 $0, u, c; sub.f16x2 $1, t, c; }",
-                "=r,=r,r", [w], tl.float16, True, 4,
-            )  # fmt: skip
-    else:
-        found = (((w >> 4) if HIGH else (w & 15)).to(tl.int8) - 8).to(like)
-    return found
-
-
-@triton.jit
-def _with_group(sums, w, low, high, scale, zero, ZEROS: tl.constexpr, ROUNDS: tl.constexpr, NATIVE: tl.constexpr):
-    """The sums with what a group adds: of its integers, less zero points if there are some, times its scales. ROUNDS:
-    these products are rounded to float16 first, so that nothing waits for the sums of a group.
-    """
-    a = _nibbles_as(w, False, low.dtype, NATIVE)
-    b = _nibbles_as(w, True, low.dtype, NATIVE)
-    if ZEROS:
-        less = zero.to(low.dtype)[:, None]
-        a -= less
-        b -= less
-    if ROUNDS:
-        found = tl.dot(a * scale[:, None], low, sums, input_precision="ieee")
-        found = tl.dot(b * scale[:, None], high, found, input_precision="ieee")
-    else:
-        part = tl.dot(a, low, input_precision="ieee")
-        part = tl.dot(b, high, part, input_precision="ieee")
-        found = sums + part * scale.to(tl.float32)[:, None]
-    return found
-
-
-@triton.jit
 def expert_tiles(
     x, back, weight, second, scales, second_scales, zeros, second_zeros, order, starts, out, experts, n, k, x_stride,
     TOP: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HALF: tl.constexpr,
@@ -222,24 +167,24 @@ def expert_tiles(
             z = s
             if zeros is not None:
                 z = tl.load(zeros + line * count + group, mask=written, other=0)
-            sums = _with_group(sums, w, low, high, s, z, zeros is not None, ROUNDS, NATIVE)
+            sums = with_group(sums, w, low, high, s, z, zeros is not None, ROUNDS, NATIVE)
             if GATED:
                 w = tl.load(second + at + group * HALF, mask=written[:, None], other=0)
                 s = tl.load(second_scales + line * count + group, mask=written, other=0.0)
                 z = s
                 if zeros is not None:
                     z = tl.load(second_zeros + line * count + group, mask=written, other=0)
-                others = _with_group(others, w, low, high, s, z, zeros is not None, ROUNDS, NATIVE)
+                others = with_group(others, w, low, high, s, z, zeros is not None, ROUNDS, NATIVE)
     else:
         for start in tl.range(0, tl.where(expert < experts, k, 0), BK, num_stages=STAGES):
             at = start + tl.arange(0, BK)
             inside = written[:, None] & (at < k)[None, :]
             values = tl.load(source + at[:, None], mask=known[None, :] & (at < k)[:, None], other=0.0)
             w = tl.load(weight + line[:, None] * k + at[None, :], mask=inside, other=0.0)
-            sums = tl.dot(_bytes_as(w, values.dtype, NATIVE), values, sums, input_precision="ieee")
+            sums = tl.dot(bytes_as(w, values.dtype, NATIVE), values, sums, input_precision="ieee")
             if GATED:
                 v = tl.load(second + line[:, None] * k + at[None, :], mask=inside, other=0.0)
-                others = tl.dot(_bytes_as(v, values.dtype, NATIVE), values, others, input_precision="ieee")
+                others = tl.dot(bytes_as(v, values.dtype, NATIVE), values, others, input_precision="ieee")
         if SCALED:
             sums *= tl.load(scales + line, mask=written, other=0.0)[:, None]
             if GATED:

@@ -78,6 +78,11 @@ class Launcher:
         return _lazy.load("ingot.backends.cuda.plane_kernels")
 
     @cached_property
+    def group_kernels(self) -> Any:
+        """The module of those of int4, where rows are floats of 16 bits."""
+        return _lazy.load("ingot.backends.cuda.group_kernels")
+
+    @cached_property
     def dequantize_kernels(self) -> Any:
         """The module of kernels that make floats of stored weights."""
         return _lazy.load("ingot.backends.cuda.dequantize_kernels")
@@ -130,7 +135,8 @@ class Launcher:
             return
         integers = weight.integers
         if integers and INTEGER_ROWS < rows <= TILE_ROWS and step_of(weight):
-            self._planes(x, weight, out, norm, bias, extra)
+            grouped = weight.group and x.dtype != self.torch.float32  # which float16 would round
+            (self._groups if grouped else self._planes)(x, weight, out, norm, bias, extra)
             return
         if weight.float8 and few < rows <= EXPANDED_ROWS and x.dtype == self.torch.bfloat16:
             halves = self.as_rows(x, norm, self.torch.float16)
@@ -198,6 +204,24 @@ class Launcher:
             BK=step_of(weight), SPLITS=tile.splits, HALF=weight.group // 2, PAIR=weight.second is not None,
             EXTRA=extra is not None, ACTIVATION=weight.acts, NATIVE=self.native, STAGES=tile.stages,
             DEPENDENT=self.dependent, num_warps=tile.warps, **self.options,
+        )  # fmt: skip
+
+    def _groups(self, x: Any, weight: Weight, out: Any, norm: Norm | None, bias: Any, extra: Any) -> None:
+        torch, rows, n, k = self.torch, int(x.shape[0]), weight.outputs, weight.inputs
+        halves = self.as_rows(x, norm, torch.float16)
+        tile, high = self.shapes.group_tile(weight, rows), max(16, power(rows))
+        blocks = -(-n // tile.outputs)
+        partial = halves.scales
+        if tile.splits > 1:
+            size = (blocks, tile.splits, 2, tile.outputs, high)
+            partial = torch.empty(size, dtype=torch.float32, device=x.device)
+        stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
+        self.group_kernels.product_groups[(blocks, tile.splits)](
+            halves.numbers, halves.scales, *_operands(x, weight, weight.first, weight.second, bias, extra), out,
+            partial, self.zeros(blocks, x.device), rows, n, stride, out.stride(0), K=k, BM=high, BN=tile.outputs,
+            SPLITS=tile.splits, HALF=weight.group // 2, PAIR=weight.second is not None, EXTRA=extra is not None,
+            ACTIVATION=weight.acts, NATIVE=self.native, STAGES=tile.stages, DEPENDENT=self.dependent,
+            num_warps=tile.warps, **self.options,
         )  # fmt: skip
 
     def by_library(self, weight: Weight, rows: int, dtype: Any) -> bool:

@@ -160,6 +160,18 @@ class Shapes:
         held = outputs * parts * step // (2 if weight.group else 1) + 3 * high * step
         return Tile(outputs, 8, splits, max(1, min(stages, (self.shared - 8192) // held)))
 
+    def group_tile(self, weight: Weight, rows: int) -> Tile:
+        """What a program of a product of int4 as float16 has: the best of six each, on an H200."""
+        high = max(16, power(rows))
+        if (key := (*_key(weight), high)) in self.tiles:
+            return self.tiles[key]
+        k, group, parts = weight.inputs, weight.group, weight.parts
+        narrow = high == 16 or (high == 32 and parts == 2)
+        outputs, warps, programs = (32, 2, 8) if narrow else (64, 4, 4 if high == 32 else 2)
+        splits = max(1, min(8, programs * self.multiprocessors // -(-weight.outputs // outputs), k // group))
+        held = outputs * parts * group // 2 + 2 * high * group
+        return Tile(outputs, warps, splits, max(1, min(4, (self.shared - 8192) // held)))
+
     def float8_tile(self, weight: Weight, rows: int) -> Tile:
         """What a program of a product of float8 by the matrix units has: two, or more, are on each multiprocessor."""
         high = max(16, power(rows))

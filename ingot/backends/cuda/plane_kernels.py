@@ -1,4 +1,4 @@
-"""Products of five and more rows by weights of integers, by the matrix units of integers, in Triton.
+"""Products of some rows by weights of int8, and of float32 by int4, by the matrix units of integers, in Triton.
 
 As in `integer_kernels` a row of x becomes integers of 22 bits and a sign, by a power of two, and these three signed
 bytes: three planes, each a matrix of int8. The weight stays as it is stored on its way to the matrix units, int8 even

@@ -23,6 +23,7 @@ from ingot.backends.cuda import (
     dequantize_kernels,
     expert_kernels,
     float_kernels,
+    group_kernels,
     integer_kernels,
     native_launch,
     plane_kernels,
@@ -54,6 +55,8 @@ PAIRS = {"TOP": 2, "SCALED": False, "GATED": True, "DEPENDENT": True}
 EXPERTS = {"TOP": 2, "BE": 8, "BK": 64, "HALF": 0, "GATED": True, "SCALED": False, "ROUNDED": False, "ROUNDS": False,
            "NATIVE": True, "DEPENDENT": True}  # fmt: skip
 PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "DEPENDENT": True}
+GROUPS = {"K": 4096, "HALF": 64, "EXTRA": False, "NATIVE": True, "STAGES": 4, "DEPENDENT": True, "x": "*fp16",
+          "partial": "*fp32", "scales": "*fp16", "second_scales": "*fp16"}  # fmt: skip
 ZEROS = {"zeros": "*i8", "second_zeros": "*i8"}
 CHOSEN = {"TOP": 2, "chosen": "*i32"}
 HALVES = {"SCALED": False, "ROUNDS": True, "HALF": 64, "scales": "*fp16", "second_scales": "*fp16"}
@@ -137,6 +140,12 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
         **PLANES, "BM": 16, "BN": 128, "BK": 128, "HALF": 64, "PAIR": False, "SPLITS": 8, "STAGES": 4}),
     "64 rows of int4": (plane_kernels.product_planes, "*u8", 8, {
         **PLANES, "BM": 64, "BN": 128, "BK": 128, "HALF": 64, "PAIR": True}),
+    "16 rows of int4 as float16": (group_kernels.product_groups, "*u8", 2, {
+        **GROUPS, "BM": 16, "BN": 32, "SPLITS": 8, "PAIR": False}),
+    "32 rows of int4 as float16": (group_kernels.product_groups, "*u8", 2, {
+        **GROUPS, "BM": 32, "BN": 32, "SPLITS": 2, "PAIR": True}),
+    "64 rows of int4 as float16": (group_kernels.product_groups, "*u8", 4, {
+        **GROUPS, "BM": 64, "BN": 64, "SPLITS": 1, "PAIR": True}),
     "expanded int8": (dequantize_kernels.expand_rows, "*i8", 4, {
         "BN": 8, "BK": 512, "FLOATS": False, "DEPENDENT": True}),
     "expanded float8": (dequantize_kernels.expand_rows, "*fp8e4nv", 4, {

@@ -178,6 +178,27 @@ def test_rows_of_bfloat16_by_float8(rows: int) -> None:
     assert not out[2].any() and out[3].isnan().all()
 
 
+@pytest.mark.parametrize(("rows", "group", "splits"), [(5, 64, 3), (20, 128, 1), (40, 256, 2)])
+def test_rows_of_bfloat16_by_int4(rows: int, group: int, splits: int) -> None:
+    """They are float16 with a power of two each: products are exact, sums those of float32."""
+    n, k = 40, 768
+    x = draw(rows, k, dtype=torch.bfloat16, seed=1)
+    x[0] *= 2.0**80
+    x[1] *= 2.0**-60
+    x[2] = 0
+    x[3, 5] = float("nan")
+    ints = torch.randint(-8, 8, (n, k), dtype=torch.int8, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    scales = draw(n, k // group, dtype=torch.float16, seed=3)
+    high = max(16, power(rows))
+    launcher = Launcher(torch, LAUNCHER.dependent, tiles={(n, k, 1, "int4", high): Tile(32, 2, splits, 2)})
+    out = torch.empty((rows, n), dtype=torch.float32, device=DEVICE)
+    launcher.product(x, Weight(packed(torch, ints, group), scales, group=group), out)
+    wanted = x.double() @ (ints.double() * scales.double().repeat_interleave(group, 1)).T
+    for row in (0, 1, 4, rows - 1):
+        close(out[row], wanted[row], torch.float32)
+    assert not out[2].any() and out[3].isnan().all()
+
+
 @one_of_each(by=lambda given: (given["library"], given["rows"] <= ROWS))
 @pytest.mark.parametrize(
     ("rows", "n", "k", "pair", "norm", "extra", "library"),
