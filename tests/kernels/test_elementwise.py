@@ -357,6 +357,21 @@ def test_chains(dtype: str, shape: tuple[int, ...]) -> None:
         assert np.array_equal(found, rounded)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("colours", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [(16, 10), (19, 23), (3, 5), (1, 700)])
+def test_colours_become_the_inner_dimension(dtype: str, colours: int, size: tuple[int, int]) -> None:
+    """Planes are read as they lie, whole vectors of them and what is left."""
+    height, width = size
+    planes = np.random.default_rng(7).standard_normal((2, colours, *size)).astype(dtype)
+    pixels = height * width
+    x = View(planes, (2, height, width, colours), (colours * pixels, width, 1, pixels))
+    steps = [["input", "float32", 0], ["const", "float32", 0.3], ["div", "float32", 0, 1]]
+    for threads in (1, 3):
+        (found,) = compute(steps, [2], [x], [("float32", x.shape)], threads)
+        assert np.array_equal(found, planes.transpose(0, 2, 3, 1).astype(np.float32) / np.float32(0.3))
+
+
 def test_chain_of_a_window() -> None:
     """Rows that lie apart, and a first operand whose values do."""
     rng = np.random.default_rng(6)

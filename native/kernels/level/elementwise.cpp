@@ -191,13 +191,39 @@ void load_each(const Tile& tile, To* to, const TileOperand& from) {
   }
 }
 
+/// Three planes as the inner dimension of so many rows, a multiple of 16.
+INGOT_INLINE void load_colours([[maybe_unused]] float* to, [[maybe_unused]] const float* from, [[maybe_unused]] std::int64_t plane,
+                               [[maybe_unused]] int rows) {
+#if defined(__AVX512F__)
+  // Value g of 48 is number g / 3 of plane g % 3: those of the first two by one permutation, of the third by another.
+  alignas(64) static constexpr int kFirst[48] = {0, 16, 0, 1, 17, 0, 2, 18, 0, 3, 19, 0, 4, 20, 0, 5, 21, 0, 6, 22, 0, 7, 23, 0,
+                                                 8, 24, 0, 9, 25, 0, 10, 26, 0, 11, 27, 0, 12, 28, 0, 13, 29, 0, 14, 30, 0, 15, 31, 0};
+  alignas(64) static constexpr int kThird[48] = {0, 1, 16, 3, 4, 17, 6, 7, 18, 9, 10, 19, 12, 13, 20, 15, 0, 21, 2, 3, 22, 5, 6, 23,
+                                                 8, 9, 24, 11, 12, 25, 14, 15, 26, 1, 2, 27, 4, 5, 28, 7, 8, 29, 10, 11, 30, 13, 14, 31};
+  for (int r = 0; r < rows; r += kLanes, from += kLanes)
+    _Pragma("GCC unroll 3") for (int i = 0; i < 3; ++i, to += kLanes) {
+      const __m512 both = _mm512_permutex2var_ps(load(from).v, _mm512_load_si512(kFirst + 16 * i), load(from + plane).v);
+      _mm512_storeu_ps(to, _mm512_permutex2var_ps(both, _mm512_load_si512(kThird + 16 * i), load(from + 2 * plane).v));
+    }
+#endif
+}
+#if defined(__AVX512F__)
+constexpr bool kColours = true;
+#else
+constexpr bool kColours = false;
+#endif
+
 /// The float types that have vector loads.
 template <class From>
 void load_floats(const Tile& tile, float* to, const TileOperand& from) {
   const From* row = (const From*)from.data;
   if (from.row_stride == 1 && from.spacing() == Spacing::strided && tile.width < kLanes) {  // colours that become the inner dimension
+    int first = 0;
+    if constexpr (kColours && __is_same(From, float)) {
+      if (tile.width == 3) load_colours(to, row, from.column_stride, first = tile.rows / kLanes * kLanes);
+    }
     for (int i = 0; i < tile.width; ++i, row += from.column_stride)
-      for (int r = 0; r < tile.rows; ++r) to[r * tile.width + i] = load_one(row + r);
+      for (int r = first; r < tile.rows; ++r) to[r * tile.width + i] = load_one(row + r);
     return;
   }
   const bool dense = from.spacing() == Spacing::dense && (tile.rows == 1 || from.row_stride == tile.width);
