@@ -1,5 +1,5 @@
 """Shapes of a program for products of float8 on a GPU, at the sizes of Llama-3-8B: the time of each that is tried, for
-Shapes.floats and what _rounded and _tiles choose by.
+Shapes.floats and what Launcher.product chooses by.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from benchmarks.gpu_decode import SHAPES, Model, started
 from benchmarks.gpu_rows import timed
 from benchmarks.harness import Options, Result
+from ingot.backends.cuda import tile_launch
 from ingot.backends.cuda.launch import Launcher
 from ingot.backends.cuda.launch_shapes import Block
 from ingot.backends.cuda.operands import Norm, Weight
@@ -68,7 +69,7 @@ class Case:
 
     def tiles(self, launcher: Launcher, i: int) -> None:
         weight = Weight(self.layers[i].first, self.layers[i].scales)
-        launcher._tiles(self.found, weight, self.out, None, self.back)
+        tile_launch.tiles(launcher, self.found, weight, self.out, None, None, self.back)
 
 
 def gpu_shapes(options: Options) -> Result:

@@ -35,7 +35,6 @@ def capturing() -> Iterator[None]:
                 gc.enable()
 
 
-
 _working: set[Background] = set()  # whose threads are there
 os.register_at_fork(after_in_child=_working.clear)
 

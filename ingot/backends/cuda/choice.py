@@ -63,7 +63,7 @@ class Chooser:
         if len(out):
             size = 256
             self._kernels.follow[(-(-len(out) // size),)](
-                token_ids, behind, self.chosen, out, len(out), BN=size, **self._options, num_warps=4
+                token_ids, behind, self.chosen, out, len(out), BN=size, **self._launcher.options, num_warps=4
             )
         return out
 
@@ -84,14 +84,10 @@ class Chooser:
         self._kernels.choose[(rows, parts)](
             logits, tops, places, sums, drawn_sums, words["temperature"], words["uniform"], ranked,
             self._launcher.zeros(rows, there), self.chosen, found, n, logits.stride(0), parts, rows, BN=PART,
-            BP=power(parts), DRAWN=kind is not Kind.GREEDY, RANKED=by_rank, AWAY=away is not None, **self._options,
-            num_warps=4,
+            BP=power(parts), DRAWN=kind is not Kind.GREEDY, RANKED=by_rank, AWAY=away is not None, num_warps=4,
+            **self._launcher.options,
         )  # fmt: skip
         return found
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"DEPENDENT": self._launcher.dependent, **self._launcher.options}
 
 
 def by_rank_of(torch: Any, logits: Any, words: Mapping[str, Any], ranks: int) -> Any:

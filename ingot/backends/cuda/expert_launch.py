@@ -25,7 +25,7 @@ def run(launcher: Any, x: Any, router: Any, of: Mixture, out: Any) -> None:
     shares = torch.empty((rows, top), dtype=torch.float32, device=x.device)
     launcher.expert_kernels.route[(rows,)](
         router, chosen, shares, of.experts, router.stride(0), TOP=top, TP=power(top), BE=power(of.experts),
-        NORMALIZE=of.normalize, num_warps=1, **_told(launcher),
+        NORMALIZE=of.normalize, num_warps=1, **launcher.options,
     )  # fmt: skip
     if rows > min(map(paired_rows, of.weights)) or any(w.integers and w.inputs % UNIT for w in of.weights):
         parts = _sorted(launcher, x, chosen, of)
@@ -37,12 +37,8 @@ def run(launcher: Any, x: Any, router: Any, of: Mixture, out: Any) -> None:
     hidden = int(out.shape[1])
     size = min(1024, power(hidden))
     launcher.expert_kernels.sum_pairs[(rows, -(-hidden // size))](
-        parts, shares, out, hidden, out.stride(0), TOP=top, BN=size, num_warps=4, **_told(launcher)
+        parts, shares, out, hidden, out.stride(0), TOP=top, BN=size, num_warps=4, **launcher.options
     )
-
-
-def _told(launcher: Any) -> dict[str, Any]:
-    return {"DEPENDENT": launcher.dependent, **launcher.options}
 
 
 def _scales(x: Any, weight: Weight) -> list[Any]:
@@ -60,7 +56,7 @@ def _pairs(launcher: Any, x: Any, one: Weight, whole: Weight, chosen: Any, top: 
         launcher.expert_kernels.pair_rows[(pairs, -(-n // block.rows))](
             x, whole.first, whole.first if whole.second is None else whole.second, *_scales(x, whole), chosen, out, n,
             k, x.stride(0), TOP=top, BN=block.rows, BK=power(k), SCALED=whole.scales is not None,
-            GATED=whole.second is not None, ACTIVATION=whole.acts, num_warps=block.warps, **_told(launcher),
+            GATED=whole.second is not None, ACTIVATION=whole.acts, num_warps=block.warps, **launcher.options,
         )  # fmt: skip
         return
     block = launcher.shapes.integers(one, 1)
@@ -72,7 +68,7 @@ def _pairs(launcher: Any, x: Any, one: Weight, whole: Weight, chosen: Any, top: 
         *_scales(x, whole), None, x, out, n, 0.0, 0.0, x.stride(0), 0, out.stride(0), ROWS=1, R=1, K=k, BN=block.rows,
         CHUNKS=block.chunks, PARTS=-(-line // block.chunks), HALF=whole.group // 2, TOP=top, NORM=0,
         PAIR=whole.second is not None, EXTRA=False, ACTIVATION=whole.acts, NATIVE=launcher.native,
-        num_warps=block.warps, maxnreg=block.registers or None, **_told(launcher),
+        num_warps=block.warps, maxnreg=block.registers or None, **launcher.options,
     )  # fmt: skip
 
 
@@ -82,7 +78,7 @@ def _sorted(launcher: Any, x: Any, chosen: Any, of: Mixture) -> Any:
     order = torch.empty(pairs, dtype=torch.int32, device=device)
     starts = torch.empty(of.experts + 1, dtype=torch.int32, device=device)
     launcher.expert_kernels.order_pairs[(of.experts,)](
-        chosen, order, starts, pairs, BP=1024, num_warps=4, **_told(launcher)
+        chosen, order, starts, pairs, BP=1024, num_warps=4, **launcher.options
     )
     between = torch.empty((pairs, of.downs.inputs), dtype=x.dtype, device=device)
     parts = torch.empty((pairs, of.downs.outputs // of.experts), dtype=torch.float32, device=device)
@@ -115,5 +111,5 @@ def _tiles(launcher: Any, x: Any, of: Mixture, weight: Weight, order: Any, start
         BE=power(of.experts), BM=high, BN=tile.outputs, BK=step, HALF=weight.group // 2, GATED=gated,
         SCALED=weight.scales is not None and not weight.group, ROUNDED=back is not None, ROUNDS=rounds,
         ACTIVATION=weight.acts,
-        NATIVE=launcher.native, STAGES=tile.stages, num_warps=tile.warps, **_told(launcher),
+        NATIVE=launcher.native, STAGES=tile.stages, num_warps=tile.warps, **launcher.options,
     )  # fmt: skip

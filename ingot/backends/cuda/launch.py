@@ -5,29 +5,36 @@ Tensors are torch's, on one device; the functions run whatever has been launched
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from ingot import _lazy
-from ingot.backends.cuda import expert_launch
+from ingot.backends.cuda import expert_launch, tile_launch
 from ingot.backends.cuda.launch_shapes import (
     EXPANDED_ROWS,
     INTEGER_ROWS,
     ROWS,
-    STEP,
     TILE_ROWS,
     UNIT,
     Blocks,
     Shapes,
-    Tile,
     Tiles,
     lines_of,
     power,
     step_of,
 )
-from ingot.backends.cuda.operands import Form, Mixture, Norm, Rows, Weight
+from ingot.backends.cuda.operands import (
+    Form,
+    Mixture,
+    Norm,
+    Rows,
+    Weight,
+    norm_of,
+    operands_of,
+    or_else,
+    stride_of,
+)
 from ingot.backends.cuda.transfer import Inputs
 
 LIBRARY_UNIT = 16  # outputs and inputs of the library's products of float8 are multiples of this
@@ -111,11 +118,12 @@ class Launcher:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a launch is told; asked for at each. The one behind `take_inputs` begins when these are there, and so do
-        all later ones: some read inputs before they wait for others.
+        """What every launch is told; asked for once at each. The one behind `take_inputs` begins when these are there,
+        and so do all later ones: some read inputs before they wait for others.
         """
         apart, self._apart = self._apart, False
-        return {"launch_pdl": True} if self.dependent and not apart else {}
+        early = {"launch_pdl": True} if self.dependent and not apart else {}
+        return {"DEPENDENT": self.dependent, **early}
 
     def product(
         self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None, rounds: bool = False,
@@ -136,11 +144,11 @@ class Launcher:
         integers = weight.integers
         if integers and INTEGER_ROWS < rows <= TILE_ROWS and step_of(weight):
             grouped = weight.group and x.dtype != self.torch.float32  # which float16 would round
-            (self._groups if grouped else self._planes)(x, weight, out, norm, bias, extra)
+            (tile_launch.groups if grouped else tile_launch.planes)(self, x, weight, out, norm, bias, extra)
             return
         if weight.float8 and few < rows <= EXPANDED_ROWS and x.dtype == self.torch.bfloat16:
             halves = self.as_rows(x, norm, self.torch.float16)
-            self._tiles(halves.numbers, weight, out, bias, extra, halves.scales)
+            tile_launch.tiles(self, halves.numbers, weight, out, bias, extra, halves.scales)
             return
         many = rows > few or (integers and weight.inputs % UNIT)
         if norm is not None and (many or (integers and norm.centred)):
@@ -151,21 +159,23 @@ class Launcher:
             if weight.scales is not None and rows > EXPANDED_ROWS:
                 weight = self._expanded(weight, x.dtype)
             whole = weight.scales is None and (x.dtype == out.dtype or self.widens(x, weight, out.dtype))
-            (self._whole if whole else self._tiles)(x, weight, out, bias, extra)
+            if whole:
+                self._whole(x, weight, out, bias, extra)
+            else:
+                tile_launch.tiles(self, x, weight, out, bias, extra)
             return
         n, k = weight.outputs, weight.inputs
-        stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
-        gain, beta, eps, shift, form = _norm(norm, x)
+        gain, beta, eps, shift, form = norm_of(norm, x)
         flags = {"NORM": form, "PAIR": weight.second is not None, "EXTRA": extra is not None,
-                 "ACTIVATION": weight.acts, "DEPENDENT": self.dependent}  # fmt: skip
-        numbers = (eps, shift, x.stride(0), stride, out.stride(0))
+                 "ACTIVATION": weight.acts}  # fmt: skip
+        numbers = (eps, shift, x.stride(0), stride_of(extra), out.stride(0))
         if not integers:
             shape = self.shapes.floats(weight, rows)
             whole = -(-n // shape.rows)
             stays = shape.resident > 0 and rows == 1 and weight.second is None
             programs = min(whole, self.shapes.multiprocessors * shape.resident) if stays else whole
             self.float_kernels.product_rows[(programs,)](
-                x, gain, beta, *_operands(x, weight, weight.first, weight.second, bias, extra), out, n, k, *numbers,
+                x, gain, beta, *operands_of(x, weight, weight.first, weight.second, bias, extra), out, n, k, *numbers,
                 ROWS=rows, BN=shape.rows, BK=power(k), SCALED=weight.scales is not None, ROUNDS=rounds,
                 NATIVE=self.native, STAYS=stays, num_warps=shape.warps, maxnreg=shape.registers or None, **flags,
                 **self.options,
@@ -176,52 +186,10 @@ class Launcher:
         words = [None if w is None else w.view(self.torch.int32) for w in (weight.first, weight.second)]
         line = weight.first.shape[1] // 16
         self.integer_kernels.product_integers[(programs,)](
-            x, gain, None, None, None, *_operands(x, weight, words[0], words[1], bias, extra), out, n, *numbers,
+            x, gain, None, None, None, *operands_of(x, weight, words[0], words[1], bias, extra), out, n, *numbers,
             ROWS=rows, R=power(rows), K=k, BN=block.rows, CHUNKS=block.chunks, PARTS=-(-line // block.chunks),
             HALF=weight.group // 2, TOP=0, NATIVE=self.native, num_warps=block.warps,
             maxnreg=block.registers or None, **flags, **self.options,
-        )  # fmt: skip
-
-    def _planes(self, x: Any, weight: Weight, out: Any, norm: Norm | None, bias: Any, extra: Any) -> None:
-        torch, rows, n, k = self.torch, int(x.shape[0]), weight.outputs, weight.inputs
-        found = torch.empty((3, rows, k), dtype=torch.int8, device=x.device)
-        back = torch.empty(rows, dtype=torch.float32, device=x.device)
-        gain, beta, eps, shift, form = _norm(norm, x)
-        self.plane_kernels.planes[(rows,)](
-            x, gain, beta, found, back, rows, k, eps, shift, x.stride(0), BK=power(k), NORM=form,
-            DEPENDENT=self.dependent, num_warps=8, **self.options,
-        )  # fmt: skip
-        tile, high = self.shapes.integer_tile(weight, rows), max(16, power(rows))
-        blocks = -(-n // tile.outputs)
-        partial = found
-        if tile.splits > 1:
-            size = (blocks, tile.splits, 2, tile.outputs, high)
-            partial = torch.empty(size, dtype=torch.float32, device=x.device)
-        stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
-        self.plane_kernels.product_planes[(blocks, tile.splits)](
-            found, back, *_operands(x, weight, weight.first, weight.second, bias, extra), out, partial,
-            self.zeros(blocks, x.device), rows, n, stride, out.stride(0), K=k, BM=high, BN=tile.outputs,
-            BK=step_of(weight), SPLITS=tile.splits, HALF=weight.group // 2, PAIR=weight.second is not None,
-            EXTRA=extra is not None, ACTIVATION=weight.acts, NATIVE=self.native, STAGES=tile.stages,
-            DEPENDENT=self.dependent, num_warps=tile.warps, **self.options,
-        )  # fmt: skip
-
-    def _groups(self, x: Any, weight: Weight, out: Any, norm: Norm | None, bias: Any, extra: Any) -> None:
-        torch, rows, n, k = self.torch, int(x.shape[0]), weight.outputs, weight.inputs
-        halves = self.as_rows(x, norm, torch.float16)
-        tile, high = self.shapes.group_tile(weight, rows), max(16, power(rows))
-        blocks = -(-n // tile.outputs)
-        partial = halves.scales
-        if tile.splits > 1:
-            size = (blocks, tile.splits, 2, tile.outputs, high)
-            partial = torch.empty(size, dtype=torch.float32, device=x.device)
-        stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
-        self.group_kernels.product_groups[(blocks, tile.splits)](
-            halves.numbers, halves.scales, *_operands(x, weight, weight.first, weight.second, bias, extra), out,
-            partial, self.zeros(blocks, x.device), rows, n, stride, out.stride(0), K=k, BM=high, BN=tile.outputs,
-            SPLITS=tile.splits, HALF=weight.group // 2, PAIR=weight.second is not None, EXTRA=extra is not None,
-            ACTIVATION=weight.acts, NATIVE=self.native, STAGES=tile.stages, DEPENDENT=self.dependent,
-            num_warps=tile.warps, **self.options,
         )  # fmt: skip
 
     def by_library(self, weight: Weight, rows: int, dtype: Any) -> bool:
@@ -240,13 +208,13 @@ class Launcher:
             return x
         rows, k = x.shape
         found = self.blank_rows(rows, k, x.dtype, x.device, kind)
-        gain, beta, eps, shift, form = _norm(norm, x)
+        gain, beta, eps, shift, form = norm_of(norm, x)
         kernel, flags = self.row_kernels.float8_rows, {"NATIVE": self.native}
         if kind is not None:
             kernel, flags = self.row_kernels.half_rows, {}
         kernel[(rows,)](
             x, gain, beta, found.numbers, found.scales, k, eps, shift, x.stride(0), BK=power(k), NORM=form,
-            DEPENDENT=self.dependent, num_warps=8, **flags, **self.options,
+            num_warps=8, **flags, **self.options,
         )  # fmt: skip
         return found
 
@@ -255,7 +223,7 @@ class Launcher:
         torch, rows = self.torch, self.as_rows(x, norm)
         found, back = rows.numbers, rows.scales
         if not self.by_library(weight, len(x), out.dtype):
-            self._tiles(found, weight, out, bias, extra, back)
+            tile_launch.tiles(self, found, weight, out, bias, extra, back)
             return
         parts = [(weight.first, weight.scales), (weight.second, weight.second_scales)]
         sums = [
@@ -269,8 +237,7 @@ class Launcher:
             n = weight.outputs
             self.row_kernels.gated_float8[(len(x),)](
                 *sums, out.numbers, out.scales, n, sums[0].stride(0), sums[1].stride(0), BN=power(n),
-                ACTIVATION=weight.acts, NATIVE=self.native, DEPENDENT=self.dependent, num_warps=16 if n > 8192 else 8,
-                **self.options,
+                ACTIVATION=weight.acts, NATIVE=self.native, num_warps=16 if n > 8192 else 8, **self.options,
             )  # fmt: skip
             return
         if len(sums) == 1 and (bias is not None or weight.acts):
@@ -293,15 +260,15 @@ class Launcher:
         """Rows of integers or float8 as floats: a scale a row, or one a group of integers of 4 bits (`packed`)."""
         n, k = stored.shape[0], stored.shape[1] * (2 if group else 1)
         out = self.torch.empty((n, k), dtype=dtype, device=stored.device)
-        told = {"DEPENDENT": self.dependent, "num_warps": 4, **self.options}
         if group:
             self.dequantize_kernels.expand_groups[(-(-n // 32), k // group)](
-                stored, scales, out, n, k, BN=32, HALF=group // 2, **told
+                stored, scales, out, n, k, BN=32, HALF=group // 2, num_warps=4, **self.options
             )
         else:
             wide = min(512, power(k))
             self.dequantize_kernels.expand_rows[(-(-n // 8), -(-k // wide))](
-                stored, scales, out, n, k, BN=8, BK=wide, FLOATS=stored.dtype != self.torch.int8, **told
+                stored, scales, out, n, k, BN=8, BK=wide, FLOATS=stored.dtype != self.torch.int8, num_warps=4,
+                **self.options,
             )
         return out
 
@@ -335,37 +302,6 @@ class Launcher:
         if extra is not None:
             out += extra
 
-    def _tiles(self, x: Any, weight: Weight, out: Any, bias: Any, extra: Any, back: Any = None) -> None:
-        """By the matrix units. back: the scales of rows of float8."""
-        rows, n, k = int(x.shape[0]), weight.outputs, weight.inputs
-        stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
-        tensors = (*_operands(x, weight, weight.first, weight.second, bias, extra), out)
-        numbers = (rows, n, k, x.stride(0), stride, out.stride(0))
-        few = rows <= TILE_ROWS
-        high, step = (max(16, power(rows)), STEP) if few else (128, STEP // 2)
-        tile = Tile(32, 4, 1, 4) if few else Tile(64 if weight.second is not None else 128, 8, 1, 3)
-        if few and weight.float8:
-            tile = self.shapes.float8_tile(weight, rows)
-        wide = tile.outputs
-        flags = {"PAIR": weight.second is not None, "EXTRA": extra is not None, "ACTIVATION": weight.acts,
-                 "DEPENDENT": self.dependent}  # fmt: skip
-        blocks = -(-n // wide)
-        if weight.group:
-            self.dequantize_kernels.group_tiles[(-(-rows // high), blocks)](
-                x, *tensors, *numbers, BM=high, BN=wide, HALF=weight.group // 2, STAGES=tile.stages,
-                num_warps=tile.warps, **flags, **self.options,
-            )  # fmt: skip
-            return
-        partial = x
-        if tile.splits > 1:
-            size = (blocks, tile.splits, 2, wide, high)
-            partial = self.torch.empty(size, dtype=self.torch.float32, device=x.device)
-        self.float_kernels.product_tiles[(-(-rows // high), blocks, tile.splits)](
-            x, *_or(x, back), *tensors, partial, self.zeros(blocks, x.device), *numbers, BM=high, BN=wide, BK=step,
-            SPLITS=tile.splits, SCALED=weight.scales is not None, ROUNDED=back is not None, STAGES=tile.stages,
-            num_warps=tile.warps, **flags, **self.options,
-        )  # fmt: skip
-
     def experts(self, x: Any, router: Any, of: Mixture, out: Any) -> None:
         """out[T, hidden]: each row of x through the experts that its scores choose, router [T, experts] of float32."""
         expert_launch.run(self, x, router, of, out)
@@ -376,17 +312,16 @@ class Launcher:
         size = min(2048, power(n))
         self.row_kernels.gated[(rows, -(-n // size))](
             a, b, out, n, a.stride(0), b.stride(0), out.stride(0), BN=size, ACTIVATION=activation,
-            DEPENDENT=self.dependent, num_warps=4, **self.options,
+            num_warps=4, **self.options,
         )  # fmt: skip
 
     def finished(self, a: Any, bias: Any, activation: str, extra: Any, out: Any) -> None:
         """out = act(a + bias) + extra; rows may lie apart in a, extra and out, and a and extra be out."""
         rows, n = a.shape
         size = min(2048, power(n))
-        stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
         self.row_kernels.finished[(rows, -(-n // size))](
-            a, bias, *_or(a, extra), out, n, a.stride(0), stride, out.stride(0), BN=size, EXTRA=extra is not None,
-            ACTIVATION=activation, DEPENDENT=self.dependent, num_warps=4, **self.options,
+            a, bias, *or_else(a, extra), out, n, a.stride(0), stride_of(extra), out.stride(0), BN=size,
+            EXTRA=extra is not None, ACTIVATION=activation, num_warps=4, **self.options,
         )  # fmt: skip
 
     def norm(self, x: Any, norm: Norm, out: Any) -> None:
@@ -395,12 +330,12 @@ class Launcher:
         if norm.centred:
             self.row_kernels.layer_norm[(x.shape[0],)](
                 x, norm.gain, norm.beta, out, k, norm.eps, x.stride(0), out.stride(0), BK=power(k),
-                DEPENDENT=self.dependent, num_warps=4, **self.options,
+                num_warps=4, **self.options,
             )  # fmt: skip
             return
         self.row_kernels.rms_norm[(x.shape[0],)](
             x, norm.gain, out, k, norm.eps, norm.shift, x.stride(0), out.stride(0), BK=power(k),
-            DEPENDENT=self.dependent, num_warps=4, **self.options,
+            num_warps=4, **self.options,
         )  # fmt: skip
 
     def take_inputs(self, inputs: Inputs, chosen: Any) -> None:
@@ -409,7 +344,7 @@ class Launcher:
         self.step_kernels.take_inputs[(1,)](
             inputs.ring, inputs.memory, inputs.turn, chosen, inputs.tokens, inputs.layout.words,
             places["token_ids"].begin, places["behind"].begin, rows, SLOTS=len(inputs.ring), BR=power(rows), BN=1024,
-            DEPENDENT=self.dependent, num_warps=8, **self.options,
+            num_warps=8, **self.options,
         )  # fmt: skip
         self._apart = True
 
@@ -422,7 +357,7 @@ class Launcher:
         size = min(1024, power(width))
         self.step_kernels.table_rows[(len(index), -(-width // size))](
             words, index, out.view(self.torch.int32), count, width, words.stride(0), ZEROS=zeros, BN=size,
-            DEPENDENT=self.dependent, num_warps=4, **self.options,
+            num_warps=4, **self.options,
         )  # fmt: skip
         return out
 
@@ -431,8 +366,7 @@ class Launcher:
         rows, width = len(positions), len(frequencies)
         cos, sin = self.torch.empty((2, rows, width), dtype=self.torch.float32, device=positions.device)
         self.step_kernels.angles[(rows,)](
-            positions, frequencies, cos, sin, width, scale, BN=power(width), DEPENDENT=self.dependent, num_warps=1,
-            **self.options,
+            positions, frequencies, cos, sin, width, scale, BN=power(width), num_warps=1, **self.options,
         )  # fmt: skip
         return cos, sin
 
@@ -454,7 +388,7 @@ class Launcher:
         part = self.shapes.decode(requests * kv, heads // kv, room, power(width), q.element_size(), narrow)
         parts = torch.empty((requests, heads, part.splits, width), dtype=torch.float32, device=q.device)
         maxima, weights = torch.empty((2, requests, heads, part.splits), dtype=torch.float32, device=q.device)
-        cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
+        cos, sin, slopes = or_else(q, form.cos, form.sin, form.slopes)
         self.attention_kernels.decode_attention[(requests, kv, part.splits)](
             q, key, value, cos, sin, slot, state, _scales_in(torch, state), context_len, block_table, slopes, parts,
             maxima, weights, self.zeros(requests * kv, q.device), out, form.scale, form.softcap, form.window,
@@ -462,7 +396,7 @@ class Launcher:
             state.stride(0),
             HEADS=heads, KV=kv, D=width, P=power(width), W=stored, **self._rotation(form, width), BLOCK=size,
             BT=part.keys, GM=max(16, power(heads // kv)), GP=power(heads // kv), SPLITS=part.splits, **form.flags,
-            NATIVE=self.native, DEPENDENT=self.dependent, num_warps=part.warps, **self.options,
+            NATIVE=self.native, num_warps=part.warps, **self.options,
         )  # fmt: skip
 
     def prefill(
@@ -473,13 +407,12 @@ class Launcher:
         tokens, heads, width = q.shape
         blocks, size, _, kv, stored = state.shape
         scales = _scales_in(self.torch, state)
-        cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
+        cos, sin, slopes = or_else(q, form.cos, form.sin, form.slopes)
         turned = q if form.cos is None else self.torch.empty((tokens, heads, width), dtype=q.dtype, device=q.device)
         self.attention_kernels.rotate_write[(tokens,)](
             q, key, value, cos, sin, slot, state, scales, turned, q.stride(0), key.stride(0), value.stride(0),
             blocks * size, HEADS=heads, HB=power(heads), KV=kv, KB=power(kv), D=width,
-            P=power(width), W=stored, **self._rotation(form, width), NATIVE=self.native, DEPENDENT=self.dependent,
-            num_warps=4, **self.options,
+            P=power(width), W=stored, **self._rotation(form, width), NATIVE=self.native, num_warps=4, **self.options,
         )  # fmt: skip
         lines = lines_of(heads // kv)
         keys, stages, warps = self.shapes.prefill(power(width), q.element_size(), lines, stored > width)
@@ -487,30 +420,13 @@ class Launcher:
             turned, state, scales, tiles, query_start, context_len, block_table, slopes, out, tokens, form.scale,
             form.softcap, form.window, turned.stride(0), block_table.stride(0), blocks, state.stride(0), HEADS=heads,
             KV=kv, D=width, P=power(width), W=stored, BLOCK=size, BM=lines, BN=keys, STAGES=stages, **form.flags,
-            DEPENDENT=self.dependent, num_warps=warps, **self.options,
+            num_warps=warps, **self.options,
         )  # fmt: skip
 
     @staticmethod
     def _rotation(form: Form, width: int) -> dict[str, Any]:
         rotated = width // 2 if form.cos is None else int(form.cos.shape[1])
         return {"R": rotated, "ROPE": form.cos is not None, "HALVES": form.halves}
-
-
-def _or(instead: Any, *tensors: Any) -> Sequence[Any]:
-    """Tensors, and another one in place of those that a kernel is told not to read."""
-    return [instead if t is None else t for t in tensors]
-
-
-def _operands(x: Any, weight: Weight, first: Any, second: Any, bias: Any, extra: Any) -> Sequence[Any]:
-    """Of a product its weights, as a kernel reads them, their scales, and what is added: x for those that it does not
-    read, None for a bias that is not there."""
-    first, second, scales, second_scales, extra = _or(x, first, second, weight.scales, weight.second_scales, extra)
-    return first, second, scales, second_scales, bias, extra
-
-
-def _norm(norm: Norm | None, x: Any) -> tuple[Any, Any, float, float, int]:
-    """A norm as kernels are given it: gain, beta, eps, shift and NORM."""
-    return (norm.gain, norm.beta, norm.eps, norm.shift, norm.form) if norm else (x, None, 0.0, 0.0, 0)
 
 
 def _scales_in(torch: Any, state: Any) -> Any:

@@ -5,6 +5,7 @@ Tensors are torch's, on one device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,3 +158,25 @@ def unpacked(torch: Any, weight: Any, group: int) -> Any:
     n, half = weight.shape
     halves = weight.view(n, 2 * half // group, 1, group // 2)
     return (torch.cat([halves & 15, halves >> 4], 2).reshape(n, 2 * half)).to(torch.int8) - 8
+
+
+def or_else(instead: Any, *tensors: Any) -> Sequence[Any]:
+    """Tensors, and another one in place of those that a kernel is told not to read."""
+    return [instead if t is None else t for t in tensors]
+
+
+def operands_of(x: Any, weight: Weight, first: Any, second: Any, bias: Any, extra: Any) -> Sequence[Any]:
+    """Of a product its weights, as a kernel reads them, their scales, and what is added: x for those that it does not
+    read, None for a bias that is not there."""
+    first, second, scales, second_scales, extra = or_else(x, first, second, weight.scales, weight.second_scales, extra)
+    return first, second, scales, second_scales, bias, extra
+
+
+def norm_of(norm: Norm | None, x: Any) -> tuple[Any, Any, float, float, int]:
+    """A norm as kernels are given it: gain, beta, eps, shift and NORM."""
+    return (norm.gain, norm.beta, norm.eps, norm.shift, norm.form) if norm else (x, None, 0.0, 0.0, 0)
+
+
+def stride_of(extra: Any) -> int:
+    """From one row of what a product adds to the next: 0 where all rows get the same, or nothing."""
+    return int(extra.stride(0)) if extra is not None and extra.dim() == 2 else 0

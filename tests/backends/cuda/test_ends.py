@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason=WITHOUT)
 
 from ingot.backends.cuda import launch  # noqa: E402
 from ingot.backends.cuda.launch import Launcher  # noqa: E402
-from ingot.backends.cuda.launch_shapes import power  # noqa: E402
+from ingot.backends.cuda.launch_shapes import Tile, power  # noqa: E402
 from ingot.backends.cuda.operands import Norm, Weight, packed  # noqa: E402
 from ingot.ops.conversion import Float8Rows  # noqa: E402
 from ingot.ops.elementwise import Relu  # noqa: E402
@@ -73,7 +73,7 @@ def product(kind: str, rows: int, activation: str, pair: bool, extra: str, round
     wanted = wanted if added is None else wanted + added.float()
     out = torch.full((rows, n + 1), float("nan"), dtype=HALF, device=DEVICE)
     tile = {
-        (n, k, 1 + pair, kind if kind[0] == "i" else "float8_e4m3fn", max(16, power(rows))): launch.Tile(16, 4, 2, 2)
+        (n, k, 1 + pair, kind if kind[0] == "i" else "float8_e4m3fn", max(16, power(rows))): Tile(16, 4, 2, 2)
     }
     for launcher in (LAUNCHER, Launcher(torch, LAUNCHER.dependent, tiles=tile)):
         launcher.product(x, weight, out[:, :n], norm, added, rounds, bias)

@@ -75,7 +75,8 @@ def test_nothing_begins_before_the_inputs_of_a_step_are_there() -> None:
     launcher.step_kernels = SimpleNamespace(take_inputs=kernel)
     launcher.take_inputs(inputs, torch.zeros(2, dtype=torch.int32))
     assert launched == [True]
-    assert [launcher.options for _ in range(3)] == [{}, {"launch_pdl": True}, {"launch_pdl": True}]
+    assert ["launch_pdl" in launcher.options for _ in range(3)] == [False, True, True]
+    assert launcher.options == {"DEPENDENT": True, "launch_pdl": True} and LAUNCHER.options["DEPENDENT"] is False
 
 
 def test_angles() -> None:
