@@ -68,9 +68,15 @@ class Background:
                 return
             self._asked.append(work)
             if self._thread is None or not self._thread.is_alive():  # a forked child has no thread
-                self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as e:  # the system has none left
+                    self._asked.clear()
+                    log.warning("%s: nothing is done beside steps, for %s", self.name, e)
+                    return
+                self._thread = thread
                 _working.add(self)
-                self._thread.start()
 
     def wait(self) -> None:
         """Until all that was asked for is done."""

@@ -13,10 +13,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from keyword import iskeyword
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -30,6 +32,7 @@ from triton.runtime.driver import driver
 
 from ingot.backends.cuda.background import NotCompiled, is_compiled_only
 from ingot.errors import FileError, IngotError, UserError
+from ingot.regular import descriptor_of
 from ingot.strict_json import parse_object
 from ingot.written import write_whole
 
@@ -38,6 +41,10 @@ SUFFIX = ".kernel"
 FORMAT = 1
 MOST_HEADER = 4096  # bytes of a file's first line
 MOST_BYTES = 64 << 20  # of a file
+_VERSION = re.compile(r"[\w.+-]{1,40}", re.ASCII)
+# What of Triton's metadata is read where a kernel is loaded and launched, at least and at most.
+_NUMBERS = {"num_warps": (1, 64), "num_ctas": (1, 16), "shared": (0, 1 << 20), "global_scratch_size": (0, 1 << 30),
+            "profile_scratch_size": (0, 1 << 30)}  # fmt: skip
 
 log = logging.getLogger("ingot.cuda")
 
@@ -116,16 +123,31 @@ def _digest(key: str, rest: bytes) -> str:
 def read(path: Path) -> Kernel:
     """A kernel out of its file. Raises FileError where that cannot be read, or is not what its first line says."""
     try:
-        with path.open("rb") as file:
+        with open(descriptor_of(path), "rb") as file:
             first = file.readline(MOST_HEADER)
             rest = file.read(MOST_BYTES + 1)
     except OSError as e:
-        raise FileError(f"{path} cannot be read: {e.strerror}") from None
+        raise FileError(f"{path} cannot be read: {e.strerror or e}") from None
     found, digest = _header(path, first)
     if len(rest) > MOST_BYTES or _digest(found.key, rest) != digest:
         raise FileError(f"{path} is damaged: its digest is another one")
     metadata, _, binary = rest.partition(b"\n")
-    return Kernel(found.key, found.name, found.architecture, found.triton, metadata.decode(), binary)
+    if not _sound(metadata, found):
+        raise FileError(f"{path} is no kernel of ingot's: what it says for Triton is not what Triton writes")
+    return replace(found, metadata=metadata.decode(), binary=binary)
+
+
+def _sound(metadata: bytes, kernel: Kernel) -> bool:
+    """Whether Triton can read what stands for it there, and its numbers are those of a kernel."""
+    try:
+        said = parse_object(metadata)
+    except ValueError:
+        return False
+    target = {"backend": "cuda", "arch": kernel.architecture, "warp_size": 32}
+    numbers = all(type(said.get(name)) is int and low <= said[name] <= high for name, (low, high) in _NUMBERS.items())
+    flags = all(type(said.get(name)) is bool for name in ("launch_pdl", "launch_cooperative_grid"))
+    names = all(name.isidentifier() and not iskeyword(name) and name[0] != "_" for name in said)  # a named tuple's
+    return names and flags and numbers and said.get("target") == target and said.get("name") == kernel.name
 
 
 def _header(path: Path, line: bytes) -> tuple[Kernel, str]:
@@ -134,7 +156,10 @@ def _header(path: Path, line: bytes) -> tuple[Kernel, str]:
         said = parse_object(line)
         if not line.endswith(b"\n") or said["format"] != FORMAT or said["key"] != path.name.removesuffix(SUFFIX):
             raise ValueError
-        return Kernel(said["key"], said["name"], int(said["architecture"]), said["triton"]), said["digest"]
+        name, architecture, version = said["name"], said["architecture"], said["triton"]
+        if type(architecture) is not int or not 0 < architecture < 1000 or not _VERSION.fullmatch(version):
+            raise ValueError
+        return Kernel(said["key"], name, architecture, version), said["digest"]
     except (ValueError, KeyError, TypeError, IngotError):
         raise FileError(f"{path} is no kernel of ingot's") from None
 
@@ -148,7 +173,7 @@ def headers(folder: Path) -> Iterator[Kernel]:
     if paths is None:
         raise FileError(f"{folder} is no folder: `ingot build --device cuda:sm_90` writes one beside its engine")
     for path in paths:
-        with suppress(FileError, OSError), path.open("rb") as file:
+        with suppress(FileError, OSError), open(descriptor_of(path), "rb") as file:
             yield _header(path, file.readline(MOST_HEADER))[0]
 
 

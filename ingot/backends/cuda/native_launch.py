@@ -91,15 +91,15 @@ class Launch:
         self._offsets, self.sizes = (list(found) for found in zip(*(lies[i] for i in sorted(lies)), strict=True))
         self._told = (32 * metadata.num_warps, metadata.shared, bool(metadata.launch_pdl))
         self._entry = entry or _entry()
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _Place] = {}  # of threads that launch nothing at this moment
 
     def __call__(
         self, x: int, y: int, z: int, stream: int, function: int, packed: Any, said: Any, enter: Any, leave: Any,
         *arguments: Any,
     ) -> None:  # fmt: skip
-        place = self._places.get(get_ident())
+        place = self._places.pop(get_ident(), None)  # a signal handler may launch the same kernel meanwhile
         if place is None:
-            place = self._places[get_ident()] = _Place(self._layout, self._offsets, *self._told)
+            place = _Place(self._layout, self._offsets, *self._told)
         if enter is not None:
             enter(said)
         self._layout.pack_into(
@@ -110,6 +110,7 @@ class Launch:
         place.config.stream = stream
         if x * y * z and (code := self._entry(ctypes.byref(place.config), function, place.pointers, None)):
             raise RuntimeError(f"Triton Error [CUDA]: {_said(code)}")  # as Triton itself says it
+        self._places[get_ident()] = place
         if leave is not None:
             leave(said)
 

@@ -39,6 +39,24 @@ def test_work_that_fails_is_said_and_the_next_is_done(caplog: pytest.LogCaptureF
     assert done == [1] and "ZeroDivisionError" in caplog.text
 
 
+def test_no_thread_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said, nobody waits for one, and the next work is tried again."""
+    background, done = Background("behind"), []
+
+    def start(self: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "ingot.cuda"):
+        patched.setattr(Thread, "start", start)
+        background.ask(lambda: done.append(1))
+        background.wait()
+    assert "can't start new thread" in caplog.text
+    background.ask(lambda: done.append(2))
+    background.wait()
+    background.close()
+    assert done == [2]
+
+
 def test_close() -> None:
     """What has begun ends first, and nothing begins."""
     background, free, begun, done = Background("behind"), Event(), Event(), []

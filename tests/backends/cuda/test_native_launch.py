@@ -69,6 +69,28 @@ def test_what_the_driver_is_handed() -> None:
         assert seen["parameters"] == [x.data_ptr(), number, 0.5, 2**40, 1, out.data_ptr(), 7 + turn, 0, 0]
 
 
+def test_a_launch_within_a_launch() -> None:
+    """Of the same kernel, by a signal handler: each goes out with its own parameters and grid."""
+    driver, seen = Driver("QiQQ"), []
+    signature = {"x": "*fp32", "n": "i32"}
+    launch = native_launch.Launch(signature, metadata(), driver.entry)
+    x = torch.zeros(4)
+
+    class Interrupted:
+        """A number whose reading is interrupted, where the parameters are packed."""
+
+        def __index__(self) -> int:
+            if not seen:
+                seen.append(1)
+                launched(driver, launch, (9, 9, 9), None, 5)
+            return 7
+
+    for _ in range(2):
+        launched(driver, launch, (1, 2, 3), x, Interrupted())
+    assert [one["parameters"][:2] for one in driver.seen] == [[0, 5], [x.data_ptr(), 7], [x.data_ptr(), 7]]
+    assert [one["grid"] for one in driver.seen] == [[9, 9, 9], [1, 2, 3], [1, 2, 3]]
+
+
 def test_one_that_is_not_dependent() -> None:
     driver = Driver("QQ")
     launched(driver, native_launch.Launch({"BN": "constexpr"}, metadata(), driver.entry), (1, 1, 1), 8)
