@@ -131,7 +131,7 @@ class StepsAhead:
         self._network = network
         self._opening = opening
         self._steps: CudaExecutor | None = None
-        self._begun: set[str] = set()  # keys of what is compiled, or will be in an instant
+        self._begun: dict[str, object] = {}  # keys of what is compiled, or will be in an instant, and by whom
 
     def missing(self, step: Size | Mapping[str, tuple[int, ...]], kinds: Sequence[Kind]) -> list[Source]:
         """What a padded step launches, or one with inputs of these shapes, and nobody has compiled yet. What fails here
@@ -153,7 +153,7 @@ class StepsAhead:
 
     def compile(self, sources: Sequence[Source]) -> int:
         """Compiles kernels side by side, while a step waits for them; how many."""
-        self._begun.update(source.key for source in sources)
+        self._begun.update({source.key: self for source in sources})
         for source in sources:
             taken(source)
         return _side_by_side(sources)
@@ -165,8 +165,8 @@ class StepsAhead:
         for source in sources:
             if thread.closed:
                 break
-            if source.key not in self._begun:
-                self._begun.add(source.key)
+            mine = object()
+            if self._begun.setdefault(source.key, mine) is mine:  # atomic: of two threads one compiles
                 taken(source)
                 _loadable(source)
                 count += 1

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
 
+from ingot.backends.cuda.background import Background
 from ingot.backends.cuda.driver import ARCHITECTURES, architecture
 from ingot.backends.device import device_of
 from ingot.cli import main
@@ -122,6 +125,28 @@ def test_the_interpreter_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_p
     ahead: Any = pytest.importorskip("ingot.backends.cuda.ahead")
     with pytest.raises(UserError, match="TRITON_INTERPRET"):
         ahead.build_kernels(None, ARCHITECTURES["sm_90"], tmp_path, lambda *said: None, lambda usual: {})
+
+
+def test_two_threads_compile_a_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where both ask at once whether it has been begun."""
+    ahead: Any = pytest.importorskip("ingot.backends.cuda.ahead")
+    both, compiled = Barrier(2), []
+
+    class Source:
+        @property
+        def key(self) -> str:
+            both.wait(60)
+            return "key"
+
+    monkeypatch.setattr(ahead, "taken", lambda source: False)
+    monkeypatch.setattr(ahead, "_loadable", compiled.append)
+    there = ahead.StepsAhead(torch, None, None, None)
+    threads = [Background(f"compiler {i}") for i in range(2)]
+    for thread in threads:
+        thread.ask(partial(there.compile_beside, [Source()], thread))
+    for thread in threads:
+        thread.wait()
+    assert len(compiled) == 1
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
