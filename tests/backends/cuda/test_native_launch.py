@@ -82,7 +82,7 @@ def test_a_launch_within_a_launch() -> None:
         def __index__(self) -> int:
             if not seen:
                 seen.append(1)
-                launched(driver, launch, (9, 9, 9), None, 5)
+                launched(driver, launch, (9, 9, 9), torch.zeros(0), 5)
             return 7
 
     for _ in range(2):
