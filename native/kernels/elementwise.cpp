@@ -81,7 +81,10 @@ class Elementwise final : public Kernel {
       place(loop, in, out, 0, 0, 0, first);
       if (take(first, 0, inner)) {  // every worker asks, also one without a share
         const std::int64_t width = std::min(inner, kChain);
-        return each_tile(loop, in, out, width, inner > width ? 1 : std::min(all, kChain / width), worker, take);
+        return each_tile(loop, in, out, width, inner > width ? 1 : std::min(all, kChain / width), worker,
+                         [&](const TileOperand* operand, std::int64_t rows, std::int64_t columns) {
+                           if (!take(operand, rows, columns)) refuse("elementwise", "a tile is no chain, where the whole is one");
+                         });
       }
     }
     const std::int64_t width = std::min<std::int64_t>(inner, kTile);

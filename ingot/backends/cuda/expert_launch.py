@@ -63,6 +63,7 @@ def _pairs(launcher: Any, x: Any, one: Weight, whole: Weight, chosen: Any, top: 
     programs = min(-(-n // block.rows), -(-launcher.shapes.multiprocessors * block.resident // pairs))
     words = [None if w is None else w.view(launcher.torch.int32) for w in (whole.first, whole.second)]
     line = whole.first.shape[1] // 16
+    assert whole.zeros is None or block.chunks > 1 or line == 1  # see Block
     launcher.integer_kernels.product_integers[(programs, pairs)](
         x, x, chosen, whole.zeros, whole.second_zeros, words[0], x if words[1] is None else words[1],
         *_scales(x, whole), None, x, out, n, 0.0, 0.0, x.stride(0), 0, out.stride(0), ROWS=1, R=1, K=k, BN=block.rows,

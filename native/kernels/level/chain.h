@@ -97,7 +97,7 @@ inline bool takes_row(const Chain& chain, const TileOperand* in, int at, Step st
 template <bool Whole>
 ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
 
-/// Whether the expression is a chain from operand 0, a dense float32. The rows of its other operands are dense or repeat one
+/// Whether the expression is a chain from operand 0, which is dense. The rows of its other operands are dense or repeat one
 /// value: what load_rows reads.
 inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOperand& out, Chain& chain) {
   constexpr int kRegisters = 64;
