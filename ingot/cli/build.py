@@ -211,6 +211,9 @@ def _check_calibration(args: argparse.Namespace) -> None:
         given += ["--always-int8"] if args.always_int8 else []
         if given:
             raise UserError(f"{', '.join(given)} is for a calibration: give its data too, --data FILE")
+        if args.activations == "int8" and args.weights in (None, "same") and args.source.endswith((".pt2", ".onnx")):
+            raise UserError("--activations int8 of a net is calibrated: give samples of its inputs, --data calib.npz "
+                            "(with --weights int8 in its place convolutions stay float)")  # fmt: skip
         if args.report is not None:
             _lazy.load("ingot.quantization.report:check_name")(args.report)
             if args.no_report:

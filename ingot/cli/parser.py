@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -21,10 +22,23 @@ class Parser(argparse.ArgumentParser):
         faults = [f"there is no option {word}{did_you_mean(word, self._option_string_actions)}" for word in options]
         return f"{'; '.join(faults)} ({self.prog} --help lists them)"
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; an error knows the words."""
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(self._words, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Ends with 2 and one line: a command's usage takes a screen, and --help has it."""
+        if "required" in message and (mistyped := self._mistyped()):  # what is missing may be what it should be
+            message = self.none_of(mistyped)
         more = "" if "--help" in message else f" ({self.prog} --help explains it)"
         self.exit(2, f"{self.prog}: error: {message}{more}\n")
+
+    def _mistyped(self) -> list[str]:
+        """The words that look like options and begin none."""
+        words = self._words[: self._words.index("--")] if "--" in self._words else self._words
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        return [word for word in options if not any(known.startswith(word) for known in self._option_string_actions)]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -21,7 +21,7 @@ from ingot.cli.inspect import name_of
 from ingot.cli.output import table
 from ingot.engine.session import Engine
 from ingot.errors import UserError
-from ingot.written import write_whole
+from ingot.written import check_folder, write_whole
 
 WAITING = "(threads waiting)"  # the row of what is no call's time
 
@@ -221,11 +221,12 @@ def write_trace(path: str, found: Profile) -> None:
 
 
 def check_trace_path(path: str) -> None:
-    """Raises UserError for a path that is rather the source that was forgotten."""
+    """Raises UserError for a path that is rather the forgotten source, FileError for a folder that takes none."""
     if path.endswith((".ingot", ".pt2", ".onnx", ".safetensors")) or Path(path).is_dir():
         raise UserError(
             f"--profile {path}: that is no file for a trace; SOURCE comes first: ingot bench {path} --profile"
         )
+    check_folder(path)
 
 
 # --------------------------------------------------------------------------------------------------------------- roofs

@@ -16,6 +16,7 @@ import torch
 import ingot
 from ingot import _lazy, dtypes
 from ingot.backends import torch_device
+from ingot.backends.cuda import devices as cuda_devices
 from ingot.backends.torch_device import Settings
 from ingot.backends.torch_executor import _exact_on_cpu, _exact_on_gpu
 from ingot.backends.torch_target import TORCH
@@ -550,6 +551,8 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lazy.importlib, "import_module", missing)
     with pytest.raises(UserError, match=r"device torch needs the package 'torch': pip install 'ingot\[torch\]'"):
         torch_device.resolve("cpu")
+    with pytest.raises(UserError, match=r"device cuda:0 needs the package 'torch': pip install 'ingot\[cuda\]'"):
+        cuda_devices.resolve("")
 
 
 def test_names_are_whole() -> None:

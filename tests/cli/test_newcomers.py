@@ -58,6 +58,13 @@ def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
     assert len(said.splitlines()) == len(failing(capsys, "diff", "a.ingot").splitlines()) == 1
     both = failing(capsys, "run", "net.ingot", "--radnom", "--siez=N=4")
     assert "--radnom: did you mean --random?; there is no option --siez: did you mean --size?" in both
+    for words, near in (
+        (("generate", "m.ingot", "--promt", "x"), "--promt: did you mean --prompt?"),
+        (("score", "m.ingot", "--txt=a"), "--txt: did you mean --text?"),
+    ):
+        assert f"there is no option {near}" in (said := failing(capsys, *words)) and "required" not in said
+    assert "required: --text" in failing(capsys, "score", "m.ingot", "--", "--txt")
+    assert "is required" in failing(capsys, "generate", "m.ingot", "--max-tok", "3")
     assert "there is no option --zzzz (" in failing(capsys, "doctor", "--zzzz")
     assert "nothing takes one too: ingot doctor --help" in failing(capsys, "doctor", "net.ingot", "one", "too")
     assert "'buidl' is none of build, " in (said := failing(capsys, "buidl", PICO)) and "did you mean build?" in said
@@ -66,6 +73,18 @@ def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
     assert "--temperature: 'hot' is no number (" in failing(capsys, "chat", PICO, "--temperature", "hot")
     assert "--top-k: 'two' is no whole number (" in failing(capsys, "chat", PICO, "--top-k", "two")
     assert "there is no op matmull: did you mean matmul?" in failing(capsys, "ops", "matmull")
+
+
+def test_activations_of_a_net_want_data_first(capsys: Captured) -> None:
+    """With weights of int8 alone, which other models get told to give, its convolutions would stay float."""
+    for more in ((), ("--weights", "same")):
+        said = failing(capsys, "build", "cnn.pt2", "--activations", "int8", "-o", "x.ingot", *more)
+        assert "give samples of its inputs, --data calib.npz" in said and "give both" not in said
+
+
+def test_a_profile_without_a_folder_is_refused_before_the_model_is_read(capsys: Captured) -> None:
+    said = failing(capsys, "bench", "no-such-model.ingot", "--profile", "/nosuch/t.json")
+    assert "/nosuch/t.json cannot be written: there is no folder /nosuch" in said
 
 
 def test_an_argument_of_the_library_is_named_as_it_was_typed(capsys: Captured) -> None:

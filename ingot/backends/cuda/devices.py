@@ -5,7 +5,6 @@ from __future__ import annotations
 from ingot import _lazy, dtypes
 from ingot.backends.cuda.driver import architecture, driver, why_not
 from ingot.backends.torch_device import available as free
-from ingot.backends.torch_device import package
 from ingot.backends.torch_device import resolve as torch_device
 from ingot.errors import UserError
 from ingot.ir import Network
@@ -21,7 +20,7 @@ def resolve(name: str) -> str:
     """
     if name.startswith("sm_"):
         return architecture(name).word
-    torch = package()
+    torch = _lazy.optional("torch", f"device cuda:{name or 0}", "ingot[cuda]")
     if name and not name.isdecimal():
         raise UserError(f"device 'cuda:{name}': write cuda or cuda:N, N the number of a GPU; or, to build for GPUs "
                         "elsewhere, cuda:sm_90")  # fmt: skip
