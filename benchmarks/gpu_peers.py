@@ -36,15 +36,6 @@ WAVES = 4  # of that many requests each
 VERSION = f"transformers {transformers.__version__}"
 
 
-def peers() -> dict[str, Callable[[Options], Result]]:
-    """All benchmarks of this file by name: each ends within minutes, and is kept by itself."""
-    return {
-        "gpu-peers-transformers": gpu_peers_transformers,
-        **{f"gpu-peers-{_gpt_fast_name(*case)}": gpu_peers_gpt_fast(*case) for case in GPT_FAST_CASES},
-        **{f"gpu-peers-{name}": gpu_peers_net(name) for name in torch_nets.NETS},
-    }
-
-
 def emptied() -> None:
     """Gives memory and compiled code back, so that the next peer finds the GPU as a first one would."""
     torch._dynamo.reset()
@@ -179,3 +170,11 @@ def gpu_peers_net(name: str) -> Callable[[Options], Result]:
         return result
 
     return run
+
+
+# By name: each ends within minutes, and is kept by itself.
+BENCHMARKS: dict[str, Callable[[Options], Result]] = {
+    "gpu-peers-transformers": gpu_peers_transformers,
+    **{f"gpu-peers-{_gpt_fast_name(*case)}": gpu_peers_gpt_fast(*case) for case in GPT_FAST_CASES},
+    **{f"gpu-peers-{name}": gpu_peers_net(name) for name in torch_nets.NETS},
+}

@@ -6,8 +6,8 @@ import json
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
-import gguf
 import numpy as np
 from safetensors import safe_open
 
@@ -41,6 +41,8 @@ def _converted(directory: Path, weights: str) -> Path:
     path = CACHE / f"{directory.name}-{weights}.gguf"
     if path.exists():
         return path
+    import gguf
+
     config = json.loads((directory / "config.json").read_text())
     unfinished = path.with_suffix(".part")
     writer = gguf.GGUFWriter(unfinished, "llama")
@@ -63,8 +65,10 @@ def _converted(directory: Path, weights: str) -> Path:
     return unfinished.rename(path)
 
 
-def _describe(writer: gguf.GGUFWriter, config: dict[str, int], weights: str) -> None:
+def _describe(writer: Any, config: dict[str, int], weights: str) -> None:
     """The metadata that llama.cpp asks for. Without a tokenizer: it is given ids."""
+    import gguf
+
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])

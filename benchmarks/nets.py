@@ -274,6 +274,4 @@ def _openvino(name: str, module: Any, x: Any, precision: str, threads: int, cali
     return lambda: request.infer(feeds)
 
 
-def benchmark(name: str) -> Callable[[Options], Result]:
-    """The benchmark of one net."""
-    return functools.partial(net, name)
+BENCHMARKS: dict[str, Callable[[Options], Result]] = {name: functools.partial(net, name) for name in torch_nets.ALL}

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-import transformers
 
 import ingot
 from benchmarks.clients import Clients
@@ -52,6 +51,8 @@ def middle() -> Path:
     if engine.exists() and engine.stat().st_mtime >= sources:
         return engine
     if not (MIDDLE / "tokenizer.json").exists():
+        import transformers
+
         torch.manual_seed(0)
         config = transformers.LlamaConfig(
             vocab_size=4096, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,

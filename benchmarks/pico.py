@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from tokenizers import Tokenizer
 
 import ingot
@@ -42,6 +41,8 @@ def tokenizer() -> Tokenizer:
 
 def peer(directory: Path, dtype: torch.dtype, threads: int) -> Any:
     """The model in transformers."""
+    import transformers
+
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

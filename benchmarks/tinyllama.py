@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import torch
-import transformers
 
 import ingot
 from benchmarks.harness import CACHE, PICO, ROOT, Options, Result, paired, repeated, seconds
@@ -24,6 +23,8 @@ ENGINE = CACHE / "tinyllama-bfloat16.ingot"
 def directory() -> Path:
     """The model as a Hugging Face directory, made once (2.2 GB). Its tokenizer is pico's: only ids matter here."""
     if not (DIRECTORY / "tokenizer.json").exists():
+        import transformers
+
         torch.manual_seed(0)
         config = transformers.LlamaConfig(
             vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32,

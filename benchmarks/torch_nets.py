@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import transformers
 from torch import nn
 from torch.nn import functional
 
@@ -109,11 +108,15 @@ class Field(nn.Module):
 
 
 def _resnet50() -> nn.Module:
+    import transformers
+
     config = transformers.ResNetConfig(num_labels=1000)
     return Field(transformers.ResNetForImageClassification(config), "logits")
 
 
 def _bert() -> nn.Module:
+    import transformers
+
     return Field(transformers.BertModel(transformers.BertConfig()), "last_hidden_state")
 
 

@@ -25,7 +25,6 @@ from ingot.frontends.onnx import Given, Model
 from ingot.frontends.onnx import build_network as import_network
 from ingot.ir import Spec
 from tools import png
-from tools.conformance.onnx_nodes import host_calls
 from tools.onnx_table import CACHE, MODELS, PICTURES, Feeds, Picture, Shipped, Trained
 
 # ONNX Runtime's sigmoid is near by absolute distance alone: 1e-7, where the number itself may be 1e-13. So rows of
@@ -134,6 +133,8 @@ def compare(model: Trained) -> list[Compared]:
 
 
 def _at(model: Trained, engine: Any, session: Any, sizes: tuple[int, ...]) -> Compared:
+    from tools.conformance.onnx_nodes import host_calls  # which needs pytest
+
     feeds = model.feeds(np.random.default_rng(0), *sizes)
     size = " × ".join(map(str, sizes))
     try:

@@ -4,10 +4,10 @@
 // in groups of GROUP. Prints JSON: for 1, 16 and 512 rows the time in which each way multiplies them with the weights of a layer, cold, and the
 // largest difference to ours, of the largest result. The ways take turns; a round's time of a product is the median of a few.
 //
-// - "chains 2", "chains 4": one row has so many sums of each output, which are added at the end of a block: no product waits for the last one.
-// - "split k": every thread sums a part of k for all outputs, and then all add the parts of some.
+// - "two chains", "four chains": one row has so many sums of each output, which are added at the end of a block: no product waits for the last one.
+// - "shared k": every thread sums a part of k for all outputs, and then all add the parts of some.
 // - "rounded weights": of int4, many rows meet weights that were multiplied by their scales and rounded to bfloat16, once for all rows.
-// - "wide weights": many rows meet weights of x's type, which lie in memory as such: what no unpacking, in whatever order, can beat by much.
+// - "unpacked weights": many rows meet weights of x's type, which lie in memory as such: what no unpacking, in whatever order, can beat by much.
 // - "vectors": the level below tiles.
 #include "bench.h"
 
@@ -275,16 +275,16 @@ template <Packing How>
 void add_chains(std::vector<Way>& ways, const Format& format) {
 #if defined(__AVX512BF16__)
   using namespace INGOT_LEVEL;
-  ways.push_back({"chains 2", true, false, format, by_outputs, run_job<Chained<How, 2>>, true});
-  ways.push_back({"chains 4", true, false, format, by_outputs, run_job<Chained<How, 4>>, true});
+  ways.push_back({"two chains", true, false, format, by_outputs, run_job<Chained<How, 2>>, true});
+  ways.push_back({"four chains", true, false, format, by_outputs, run_job<Chained<How, 4>>, true});
 #endif
 }
 
 std::vector<Way> all_ways(const Format& format) {
   const auto at = [](Level level, const Format& of) { return product_for(level, of.rows, of.stored()).run; };
   const Product ours = at(current_level(), format);
-  std::vector<Way> ways = {{"ours", true, true, format, by_outputs, ours, true}, {"split k", true, true, format, by_depth, ours, false}};
-  if (format.packing != Packing::same) ways.push_back({"wide weights", false, true, format.wide(), by_outputs, at(current_level(), format.wide()), false});
+  std::vector<Way> ways = {{"ours", true, true, format, by_outputs, ours, true}, {"shared k", true, true, format, by_depth, ours, false}};
+  if (format.packing != Packing::same) ways.push_back({"unpacked weights", false, true, format.wide(), by_outputs, at(current_level(), format.wide()), false});
   if (current_level() == Level::amx) ways.push_back({"vectors", true, true, format, by_outputs, at(Level::avx512_bf16, format), true});
   if (format.rows != DType::bfloat16) return ways;
   if (format.packing == Packing::same) add_chains<Packing::same>(ways, format);
