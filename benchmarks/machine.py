@@ -90,7 +90,8 @@ def peak(dtype: str, threads: int) -> float:
 
 
 def machine(options: Options) -> Result:
-    """Read bandwidth (4 GiB of huge pages, the fastest way of 32, median of 5) and arithmetic from registers."""
+    """Read bandwidth (4 GiB of huge pages, the fastest way of 32, median of 5), and arithmetic from registers (the
+    fastest of 20)."""
     found = roofs(options.threads)
     result = Result("machine")
     result.add(f"read bandwidth, {options.threads} threads", found["read_bandwidth"], "GB/s")
