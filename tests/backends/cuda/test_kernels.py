@@ -160,15 +160,21 @@ def test_product_of_float8(
     close(out[:, :n], wanted, HALF, 3)  # the weight is rounded too, and sums before what follows
 
 
-@pytest.mark.parametrize("rows", [5, 20])
-def test_rows_of_bfloat16_by_float8(rows: int) -> None:
-    """They are float16 with a power of two each: as exact, for a row of large numbers and one of small ones too."""
-    n, k = 40, 130
+def unlike_rows(rows: int, k: int) -> Any:
+    """bfloat16: a row of large numbers, one of small ones, one of zeros, one with a NaN, and usual ones."""
     x = draw(rows, k, dtype=torch.bfloat16, seed=1)
     x[0] *= 2.0**80
     x[1] *= 2.0**-60
     x[2] = 0
     x[3, 5] = float("nan")
+    return x
+
+
+@pytest.mark.parametrize("rows", [5, 20])
+def test_rows_of_bfloat16_by_float8(rows: int) -> None:
+    """They are float16 with a power of two each: as exact, for a row of large numbers and one of small ones too."""
+    n, k = 40, 130
+    x = unlike_rows(rows, k)
     numbers = draw(n, k, dtype=torch.float32, seed=2).to(torch.float8_e4m3fn)
     weight = Weight(numbers, draw(n, dtype=torch.float32, seed=3))
     out = torch.empty((rows, n), dtype=torch.bfloat16, device=DEVICE)
@@ -183,11 +189,7 @@ def test_rows_of_bfloat16_by_float8(rows: int) -> None:
 def test_rows_of_bfloat16_by_int4(rows: int, group: int, splits: int) -> None:
     """They are float16 with a power of two each: products are exact, sums those of float32."""
     n, k = 40, 768
-    x = draw(rows, k, dtype=torch.bfloat16, seed=1)
-    x[0] *= 2.0**80
-    x[1] *= 2.0**-60
-    x[2] = 0
-    x[3, 5] = float("nan")
+    x = unlike_rows(rows, k)
     ints = torch.randint(-8, 8, (n, k), dtype=torch.int8, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     scales = draw(n, k // group, dtype=torch.float16, seed=3)
     high = max(16, power(rows))
