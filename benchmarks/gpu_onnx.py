@@ -13,6 +13,7 @@ import numpy as np
 
 import ingot
 from benchmarks.harness import CACHE, Options, Result, Sample, repeated
+from ingot.errors import UserError
 
 FOLDER = CACHE / "onnx"
 ACCURACY = 1e-3  # of a row's largest number, to the CPU's
@@ -39,14 +40,14 @@ def gpu_onnx(options: Options) -> Result:
     """Of each model: the first run, later ones, inputs and results on the host; the difference to the CPU."""
     from benchmarks.gpu_decode import started  # torch, which `prepare` can do without
 
+    if not (paths := sorted(FOLDER.glob("*.ingot"))):
+        raise UserError(f"{FOLDER} is empty: python -m benchmarks.gpu_onnx fills it, on a machine with onnx")
     result, _ = started("gpu-onnx", "host transfers included")
-    for path in sorted(FOLDER.glob("*.ingot")):
+    for path in paths:
         try:
             _model(result, path.stem, ingot.load(path).session(device="cuda"), options.pairs)
         except ingot.IngotError as e:
             result.notes.append(f"{path.stem}: {e}")
-    if not result.rows:
-        result.notes.append(f"{FOLDER} is empty: python -m benchmarks.gpu_onnx fills it, on a machine with onnx")
     return result
 
 

@@ -24,6 +24,7 @@ from benchmarks import torch_nets
 from benchmarks.gpu_decode import SHAPES, Shape, started
 from benchmarks.gpu_nets import BATCHES, half, peer
 from benchmarks.harness import Options, Result, Sample, repeated
+from ingot.errors import UserError
 
 GPT_FAST = "INGOT_BENCH_GPT_FAST"
 PROMPT, TOKENS, MANY, LONG = 128, 200, 64, 4096
@@ -44,12 +45,12 @@ def emptied() -> None:
 
 
 def gpu_peers_gpt_fast(shape: Shape, weights: str) -> Callable[[Options], Result]:
-    """The benchmark of gpt-fast at one shape, one sequence. It raises SystemExit where gpt-fast is missing."""
+    """The benchmark of gpt-fast at one shape, one sequence. It raises UserError where gpt-fast is missing."""
 
     def run(options: Options) -> Result:
         folder = os.environ.get(GPT_FAST)
         if folder is None:
-            raise SystemExit(f"gpt-fast is missing: {GPT_FAST} names no folder that has it (benchmarks/README.md)")
+            raise UserError(f"gpt-fast is missing: {GPT_FAST} names no folder that has it (benchmarks/README.md)")
         result, _ = started(f"gpu-peers-{_gpt_fast_name(shape, weights)}", VERSION)
         sys.path.insert(0, folder)
         _gpt_fast(result, shape, weights, options.pairs)
