@@ -6,7 +6,7 @@ CUDA graph, one for each kind of choice that is made of its logits; those of pro
 steps, and whatever else is asked for, run call by call as they are.
 
 That takes tens of milliseconds. Only a step whose kernels nobody has compiled yet waits longer: they are foreseen and
-compiled side by side, and behind it, in a thread of their own, those of the steps that are likely next.
+compiled side by side, and meanwhile, in a process of its own, those of the steps that are likely next.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from ingot import _lazy, dtypes
-from ingot.backends.cuda.background import Background, NotCompiled, compiled_only, gives_way
 from ingot.backends.cuda.choice import WORDS, Chooser, Kind, kind_of, tokens_of
+from ingot.backends.cuda.compiled_only import NotCompiled, compiled_only
 from ingot.backends.cuda.devices import FLOAT8, available, require_float8, require_gpu
 from ingot.backends.cuda.driver import architecture, require_room
 from ingot.backends.cuda.faults import checks_of, faulty
@@ -35,7 +34,7 @@ from ingot.backends.cuda.launch_shapes import tiles_of
 from ingot.backends.cuda.net_executor import open_net
 from ingot.backends.cuda.operands import Rows, unpacked
 from ingot.backends.cuda.program import Attention, Call, Experts
-from ingot.backends.cuda.steps import LARGEST, PADDING, SLOTS, TILES, Graphs, Size, Step, columns_of, likely_after
+from ingot.backends.cuda.steps import LARGEST, PADDING, TILES, Graphs, Size, Step, columns_of, likely_after
 from ingot.backends.cuda.transfer import Inputs, Transfer, arrays_of
 from ingot.backends.cuda.weights import Arranged, arranged
 from ingot.backends.device import Choice, Chosen, Opening
@@ -49,8 +48,6 @@ from ingot.ops.in_torch import call, check, first_line, known, out_of_memory, to
 from ingot.ops.indexing import Embedding
 
 Array = np.ndarray[Any, Any]
-
-COMPILERS = 2  # threads that compile what later steps are likely to launch
 
 _NONE = np.zeros(0, np.int64)
 
@@ -102,9 +99,6 @@ class CudaExecutor(TorchExecutor):
         self._transfer = Transfer(torch, device)
         self._steps: dict[tuple[Size, Kind | None], Step] = {}
         self._uncaptured = ""  # why the last step that could not be captured was not
-        self._compilers = [Background(f"ingot-kernels-{i}") for i in range(COMPILERS)]
-        for compiler in self._compilers:
-            weakref.finalize(self, compiler.close)
         names = {v.name for v in self._network.inputs}
         attentions = [c for c in made.calls if isinstance(c, Attention)]
         self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
@@ -120,38 +114,6 @@ class CudaExecutor(TorchExecutor):
         self._graphs = Graphs(torch, device, self._live(self._padded_sizes(LARGEST))[0] if self._decodes else 0)
         self._groups = sorted({found.group for found in attentions})
         self._last_rows = last_rows(self._network, made.calls) if self._foreseen else None
-
-    def trace(self, shapes: Mapping[str, tuple[int, ...]], kinds: Sequence[Kind] = ()) -> None:
-        """Makes the calls of a run, call by call, with inputs of these shapes, and those that choose its tokens, for
-        somebody who looks at what is launched: the inputs hold nothing.
-        """
-        torch, device = self._torch, self._device
-        sizes = self._sizes({v.name: np.empty(shapes[v.name], np.int32) for v in self._network.inputs})
-        rows = shapes["token_ids"][0]
-        with self._alone():
-            found = {name: torch.empty(shape, dtype=torch.int32, device=device) for name, shape in shapes.items()}
-            found["token_ids"] = self._chooser.follow(found["token_ids"], torch.empty_like(found["token_ids"]))
-            given = {v: found[v.name] for v in self._network.inputs}
-            tiles = {g: torch.empty((1, 2), dtype=torch.int32, device=device) for g in self._groups}
-            narrow = self._few(rows, len(found["logit_rows"]))
-            outputs = self._calls(given, sizes, None, None, Prompts(tiles, rows), narrow)
-            count = len(outputs.get("logits", ()))
-            words = {n: torch.empty(count, dtype=getattr(torch, d), device=device) for n, d in WORDS.items()}
-            self._trace_choices(outputs, words, kinds)
-
-    def trace_step(self, size: Size, kinds: Sequence[Kind] = ()) -> None:
-        """The same of a padded step."""
-        torch, device = self._torch, self._device
-        layout = size.layout([v.name for v in self._network.inputs], self._groups)
-        ring = torch.empty((SLOTS, layout.words), dtype=torch.int32, device=device)
-        inputs = Inputs.of(torch, device, layout, ring)
-        with self._alone():
-            self._trace_choices(self._padded_calls(inputs, size), inputs.tensors, kinds)
-
-    def _trace_choices(self, outputs: Mapping[str, Any], words: Mapping[str, Any], kinds: Sequence[Kind]) -> None:
-        logits = outputs.get("logits", ())
-        for kind in kinds if len(logits) else ():
-            self._chooser.choose(logits, words, kind, words.get("results"))
 
     # ------------------------------------------------------------------------------------------------------------ runs
     def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
@@ -304,24 +266,20 @@ class CudaExecutor(TorchExecutor):
             tell("steps like %s run call by call, for they cannot be captured: %s", step.size, self._uncaptured)
 
     @cached_property
-    def _ahead(self) -> Any:
-        wanted = architecture(str(self._device.index))
-        return _lazy.load("ingot.backends.cuda.ahead:StepsAhead")(self._torch, wanted, self._network, self._opening)
+    def _compiling(self) -> Any:
+        compiling, wanted = _lazy.load("ingot.backends.cuda.steps_ahead:Compiling"), str(self._device.index)
+        made = compiling(self._torch, architecture(wanted), self._network, self._opening)
+        weakref.finalize(self, made.beside.close)
+        return made
 
     def _compile(self, feeds: Mapping[str, Array], kind: Kind | None) -> None:
         """Compiles what a run launches, while it waits; and beside it, and the steps behind it, what others are likely
         to."""
         size, kinds = self._size(feeds) if self._captures else None, () if kind is None else (kind,)
-        missing = self._ahead.missing(size or {name: array.shape for name, array in feeds.items()}, kinds)
+        near: Sequence[Size] = ()
         if self._decodes:
             near = likely_after(len(feeds["query_start"]) - 1, columns_of(feeds["block_table"].shape[1]))
-            for other, compiler in zip(near, cycle(self._compilers), strict=False):
-                compiler.ask(_later(self, "_compile_beside", compiler, other, kinds or (Kind.GREEDY,)))
-        self._ahead.compile(missing)
-
-    def _compile_beside(self, thread: Background, size: Size, kinds: Sequence[Kind]) -> None:
-        with gives_way():
-            self._ahead.compile_beside(self._ahead.missing(size, kinds), thread)
+        self._compiling.compile(size or {name: array.shape for name, array in feeds.items()}, kinds, near)
 
     # --------------------------------------------------------------------------------------------------- padded steps
     def _work(self, step: Step) -> dict[str, Any]:
@@ -484,18 +442,6 @@ class CudaExecutor(TorchExecutor):
             if op.binds:
                 learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
         return by_reference
-
-
-def _later(executor: CudaExecutor, method: str, *arguments: Any) -> Callable[[], None]:
-    """A call of a method, unless nobody has the executor any more."""
-    there = weakref.ref(executor)
-
-    def call() -> None:
-        found = there()
-        if found is not None:
-            getattr(found, method)(*arguments)
-
-    return call
 
 
 def _short_of_memory(error: BaseException) -> bool:

@@ -30,7 +30,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.cache import get_cache_key, get_cache_manager
 from triton.runtime.driver import driver
 
-from ingot.backends.cuda.background import NotCompiled, is_compiled_only
+from ingot.backends.cuda.compiled_only import NotCompiled, is_compiled_only
 from ingot.errors import FileError, IngotError, UserError
 from ingot.regular import descriptor_of
 from ingot.strict_json import parse_object

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _lazy, dtypes
-from ingot.backends.cuda.background import capturing
+from ingot.backends.cuda.capturing import capturing
 from ingot.backends.cuda.net_calls import Call, Joined, Sums, Weighted
 from ingot.backends.cuda.net_forms import Forms, narrow
 from ingot.backends.cuda.net_graphs import ALIGNED, MOST_SEEN, Addresses, Captured, Plan, Plans, Results, Sized

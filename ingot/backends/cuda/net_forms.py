@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from ingot import _lazy
-from ingot.backends.cuda.background import capturing
+from ingot.backends.cuda.capturing import capturing
 from ingot.backends.cuda.devices import FLOAT8
 from ingot.backends.cuda.launch_shapes import power
 from ingot.backends.cuda.net_calls import (

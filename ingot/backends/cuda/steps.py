@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.backends.cuda.background import capturing
+from ingot.backends.cuda.capturing import capturing
 from ingot.backends.cuda.choice import WORDS, Kind
 from ingot.backends.cuda.launch_shapes import most_tiles, power, tiles_of
 from ingot.backends.cuda.page_locked import PAGE_LOCKED

@@ -20,11 +20,11 @@ from triton import knobs
 import ingot
 from ingot import _lazy
 from ingot.backends.cuda import ahead
-from ingot.backends.cuda.background import Background
 from ingot.backends.cuda.choice import Kind
 from ingot.backends.cuda.driver import ARCHITECTURES
 from ingot.backends.cuda.kernel_files import Folder, Source, prepare, read
 from ingot.backends.cuda.steps import Size
+from ingot.backends.cuda.steps_ahead import Compiling, StepsAhead
 from ingot.backends.device import Opening
 from ingot.backends.torch_executor import lowered
 from ingot.backends.torch_target import TORCH
@@ -133,34 +133,57 @@ def said_of(work: Any) -> str:
     return ""
 
 
-def steps_ahead(place: Path) -> dict[str, Any]:
-    """What is compiled before steps of a language model launch it: how many kernels are said, and how many are."""
-    fresh(place / "steps")
-    engine = model(place / "model")
+def ahead_of(engine: Any, made: Any) -> Any:
+    """A StepsAhead, or what has one, for a session of an engine on sm_90."""
     (entry,) = engine.entries
     _, network = lowered(engine.header, engine.external, entry, TORCH)
     opening = Opening(engine.header, engine.tensor, None, entry, None, 64, 64, "cuda:0", {}, engine.external)
-    there = ahead.StepsAhead(_lazy.load("torch"), ARCHITECTURES["sm_90"], network, opening)
+    return made(_lazy.load("torch"), ARCHITECTURES["sm_90"], network, opening)
+
+
+def steps_ahead(place: Path) -> dict[str, Any]:
+    """What is compiled before steps of a language model launch it: how many kernels are said, and how many are."""
+    fresh(place / "steps")
+    there: StepsAhead = ahead_of(model(place / "model"), StepsAhead)
     found: dict[str, Any] = {}
 
-    def note(what: str, *step: Any, beside: Background | None = None) -> None:
+    def note(what: str, *step: Any) -> None:
         counted = Compilations()
-        missing = there.missing(*step)
-        said = there.compile(missing) if beside is None else there.compile_beside(missing, beside)
-        found[what] = said, len(counted.names)
+        found[what] = there.compile(there.missing(*step)), len(counted.names)
 
-    greedy, shapes = (Kind.GREEDY,), {v.name: (2048,) for v in network.inputs}
+    greedy, shapes = (Kind.GREEDY,), {v.name: (2048,) for v in there._network.inputs}
     shapes |= {"query_start": (3,), "context_len": (2,), "block_table": (2, 32), "logit_rows": (2,)}
     shapes["hidden_rows"] = (0,)
     note("four rows", Size(4, 4, 4, 64, True), greedy)
     note("again", Size(4, 4, 4, 64, True), greedy)
-    closed = Background("closed")
-    closed.close()
-    note("eight rows, closed", Size(8, 8, 8, 64, True), greedy, beside=closed)
-    note("eight rows", Size(8, 8, 8, 64, True), greedy, beside=Background("beside"))
+    note("eight rows", Size(8, 8, 8, 64, True), greedy)
     note("prompts", shapes, greedy)
     note("prompts, drawn", shapes, (Kind.DRAWN,))
     return {"compiled": found, "imported": [name for name in ("torch._dynamo", "sympy") if name in sys.modules]}
+
+
+def beside(place: Path) -> dict[str, Any]:
+    """What another process compiles beside a step: `left` of what is likely next, and how many came of it."""
+    greedy, found = (Kind.GREEDY,), {}
+    here, next_ = Size(4, 4, 4, 64, True), (Size(8, 8, 8, 64, True), Size(16, 1, 1, 64, False))
+    engines = {"Llama": ("same", CONFIG), "int4-g32": ("int4-g32", CONFIG), "GPT-2": ("same", GPT2)}
+    for name, (weights, config) in engines.items():
+        fresh(place / f"cache {name}")
+        there: Compiling = ahead_of(model(place / "model", weights, config), Compiling)
+        lacked = {source.key for size in (here, *next_) for source in there._ahead.missing(size, greedy)}
+        counted = Compilations()
+        there.compile(here, greedy, (here, *next_))
+        own = len(counted.names)
+        there.beside.wait()
+        left = [source.name for size in (here, *next_) for source in there._ahead.missing(size, greedy)]
+        found[name] = {"lacked": len(lacked), "own": own, "beside": there.beside.compiled, "left": left,
+                       "files": sorted({path.suffix for path in Path(knobs.cache.dir).rglob("tmp.*")})}  # fmt: skip
+    (place / "file").write_text("")
+    fresh(place / "file" / "cache")
+    there.beside.ask(next_, (Kind.TOP,), [])
+    there.beside.wait()
+    found["closed"] = there.beside._closed
+    return found
 
 
 def checks(place: Path) -> dict[str, Any]:
@@ -264,5 +287,5 @@ def keys(place: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    what = {"checks": checks, "steps": steps_ahead, "gpu": on_gpu, "keys": keys}[sys.argv[1]]
+    what = {"checks": checks, "steps": steps_ahead, "beside": beside, "gpu": on_gpu, "keys": keys}[sys.argv[1]]
     json.dump(what(Path(sys.argv[2])), sys.stdout)

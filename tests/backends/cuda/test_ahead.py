@@ -6,14 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
 
-from ingot.backends.cuda.background import Background
 from ingot.backends.cuda.driver import ARCHITECTURES, architecture
 from ingot.backends.device import device_of
 from ingot.cli import main
@@ -66,10 +63,21 @@ def test_steps_are_compiled_before_they_launch(tmp_path: Path) -> None:
     found = run("steps", tmp_path)
     steps = found["compiled"]
     assert all(said == compiled for said, compiled in steps.values())
-    assert steps["four rows"][0] > 8 and steps["again"][0] == steps["eight rows, closed"][0] == 0
+    assert steps["four rows"][0] > 8 and steps["again"][0] == 0
     assert 0 < steps["eight rows"][0] < steps["four rows"][0]
     assert steps["prompts"][0] > 0 and steps["prompts, drawn"][0] == 1
     assert not found["imported"]
+
+
+@LONG
+def test_another_process_compiles_beside_steps(tmp_path: Path) -> None:
+    """It foresees the same kernels, under the same keys, and compiles each that this one does not."""
+    found = run("beside", tmp_path)
+    assert found.pop("closed")  # where the cache cannot be written
+    assert len(found) == 3
+    for said in found.values():
+        assert said["own"] > 0 and said["beside"] == said["lacked"] - said["own"] > 0
+        assert not said["left"] and not said["files"]
 
 
 @LONG
@@ -125,28 +133,6 @@ def test_the_interpreter_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_p
     ahead: Any = pytest.importorskip("ingot.backends.cuda.ahead")
     with pytest.raises(UserError, match="TRITON_INTERPRET"):
         ahead.build_kernels(None, ARCHITECTURES["sm_90"], tmp_path, lambda *said: None, lambda usual: {})
-
-
-def test_two_threads_compile_a_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where both ask at once whether it has been begun."""
-    ahead: Any = pytest.importorskip("ingot.backends.cuda.ahead")
-    both, compiled = Barrier(2), []
-
-    class Source:
-        @property
-        def key(self) -> str:
-            both.wait(60)
-            return "key"
-
-    monkeypatch.setattr(ahead, "taken", lambda source: False)
-    monkeypatch.setattr(ahead, "_loadable", compiled.append)
-    there = ahead.StepsAhead(torch, None, None, None)
-    threads = [Background(f"compiler {i}") for i in range(2)]
-    for thread in threads:
-        thread.ask(partial(there.compile_beside, [Source()], thread))
-    for thread in threads:
-        thread.wait()
-    assert len(compiled) == 1
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

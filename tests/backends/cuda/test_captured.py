@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from random import Random
-from threading import Event, current_thread, main_thread
+from threading import current_thread, main_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +21,8 @@ torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's me
 pytest.importorskip("triton", reason=WITHOUT)
 
 from ingot.backends.cuda import executor as cuda_executor  # noqa: E402
-from ingot.backends.cuda.background import NotCompiled, compiled_only, is_compiled_only  # noqa: E402
 from ingot.backends.cuda.choice import Kind  # noqa: E402
+from ingot.backends.cuda.compiled_only import NotCompiled, compiled_only, is_compiled_only  # noqa: E402
 from ingot.backends.cuda.launch_shapes import most_tiles, tiles_of  # noqa: E402
 from ingot.backends.cuda.steps import (  # noqa: E402
     MOST_REQUESTS,
@@ -125,11 +125,11 @@ def test_a_graph_is_recorded_behind_a_launch(made: Any) -> None:
 @LONG
 @pytest.mark.parametrize("lacks", ["choose", "take_inputs"])
 def test_kernels_that_are_not_compiled(made: Any, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are compiled side by side while the step waits, and behind it those of steps that are likely next. What was
+    """They are compiled while the step waits, and beside it those of steps that are likely next. What was
     launched of the step before is launched again, and the next steps take their own turns."""
     built = made(precision="float32")
     session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
-    executor, compiled, asked, free = captures(session), set(), [], Event()
+    executor, compiled, asked = captures(session), set(), []
     where = executor._chooser if lacks == "choose" else executor._launcher
     launches = getattr(where, lacks)
 
@@ -138,31 +138,20 @@ def test_kernels_that_are_not_compiled(made: Any, lacks: str, monkeypatch: pytes
             raise NotCompiled(lacks)
         return launches(*args)
 
-    class Ahead:
-        def missing(self, size: Any, kinds: Any) -> list[Any]:
-            return [(size, kinds)]
-
-        def compile(self, sources: Any) -> None:
+    class Compiling:
+        def compile(self, *what: Any) -> None:
             compiled.add(lacks)
-            asked.append((*sources[0], False))
-
-        def compile_beside(self, sources: Any, thread: Any) -> None:
-            assert current_thread().name == thread.name and free.wait(60)  # it takes long
-            asked.append((*sources[0], True))
+            asked.append(what)
 
     monkeypatch.setattr(where, lacks, launch)
     monkeypatch.setattr(cuda_executor, "likely_after", likely_after)
-    executor._ahead, executor._foresees = Ahead(), True
+    executor._compiling, executor._foresees = Compiling(), True
     for context in (5, 6, 7, 8, 9):
         feeds = step(3, context, 2)
         wanted = plain.run(feeds)["logits"].argmax(1)
         assert session.launch(feeds, choice(3))().tokens.tolist() == wanted.tolist()
     assert not is_compiled_only() and recorded(executor) == [ONE_EACH]  # no graph waits either
-    assert asked == [(ONE_EACH, (Kind.GREEDY,), False)]
-    free.set()
-    for compiler in executor._compilers:
-        compiler.wait()
-    assert sorted(asked[1:], key=str) == sorted(((s, (Kind.GREEDY,), True) for s in likely_after(3, 64)), key=str)
+    assert asked == [(ONE_EACH, (Kind.GREEDY,), likely_after(3, 64))]
 
 
 @LONG

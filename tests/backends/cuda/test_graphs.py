@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ingot.backends.cuda import background
+from ingot.backends.cuda import capturing
 from ingot.backends.cuda.net_executor import NetExecutor
 from ingot.backends.cuda.net_forms import Forms
 from ingot.backends.cuda.steps import Graphs
@@ -95,7 +95,7 @@ def test_one_capture_at_a_time(whose: str) -> None:
     torch, alone = Torch(), []
 
     def note(*_: Any, **words: Any) -> Any:
-        alone.append(background._captures._is_owned() and not gc.isenabled())
+        alone.append(capturing._captures._is_owned() and not gc.isenabled())
         return nullcontext()
 
     torch.cuda.synchronize, torch.cuda.graph = note, note
@@ -110,4 +110,4 @@ def test_one_capture_at_a_time(whose: str) -> None:
         torch.cuda.CUDAGraph = lambda: SimpleNamespace(replay=int)
         assert Forms._time(forms, "way", note) == 1.0
         assert alone.pop(0) is False  # the first run is none of the capture
-    assert len(alone) > 0 and all(alone) and not background._captures._is_owned() and gc.isenabled()
+    assert len(alone) > 0 and all(alone) and not capturing._captures._is_owned() and gc.isenabled()
