@@ -63,8 +63,7 @@ PROFILES, MOST_PROFILES = 5, 40  # profiled runs of each alternative, in turn; m
 SHARE = 0.4  # of the seconds: until then more runs of the alternatives begin
 LAYER_GAIN = 0.05  # of a call's time, which another choice must save
 APART = {"float32": 1e-4, "": 0.02}  # most relative difference of an output from that by the rules; "": narrower types
-LINES = (DIRECT, "winograd_4")  # of convolutions with taps along one axis, at most MOST_TAPS
-MOST_TAPS = 64
+MOST_TAPS = 64  # along one axis
 SMALL = 8  # outputs up to which there is a kernel of its own, level/narrow.h
 ALL_COUNTS = 8  # threads up to which every number is measured; beyond, every power of 2
 OF_LLM = (
@@ -216,7 +215,7 @@ def _of_window(params: Mapping[str, Any]) -> tuple[str, ...]:
     if len(axes) > 2 or len(lines) != 1:
         return ()
     taps, stride, dilation = lines[0]
-    return LINES if 3 <= taps <= MOST_TAPS and stride <= 2 and dilation == 1 else ()
+    return ALGORITHMS if 3 <= taps <= MOST_TAPS and stride <= 2 and dilation == 1 else ()
 
 
 def _buffer(program: Mapping[str, Any], number: int) -> Mapping[str, Any]:

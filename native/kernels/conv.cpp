@@ -184,9 +184,8 @@ class ConvPacked final : public Convolution {
   ConvPacked(const char* name, const Parameters& parameters, Epilogue epilogue, bool constant_weight)
       : Convolution(name, parameters, std::move(epilogue)) {
     if (p_.algorithm == Algorithm::direct || !constant_weight) return;
-    if (p_.algorithm == Algorithm::winograd_2 && !Winograd::takes(p_.window, 2)) p_.algorithm = Algorithm::by_rules;
     const int tile = p_.algorithm == Algorithm::winograd_2 ? 2 : p_.algorithm == Algorithm::winograd_4 ? 4 : 0;
-    if (p_.groups == 1 && p_.dtype != DType::int8 && Winograd::takes(p_.window, tile)) {
+    if (p_.groups == 1 && p_.dtype != DType::int8 && Winograd::takes(p_.window)) {
       winograd_.emplace(p_.outputs, p_.channels, p_.dtype, p_.window, epilogue_, p_.level, tile);
       if (always_winograd()) return;
     }

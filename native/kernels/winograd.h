@@ -1,8 +1,9 @@
 // Convolution by Winograd's minimal filtering (Lavin and Gray, 2015), for the kernel `conv_packed`. 3x3 with stride 1 by F(4x4, 3x3):
 // an output tile of 4x4 pixels costs 36 products per pair of channels instead of 144. Small images take F(2x2, 3x3): 16
 // instead of 36, and a transformed weight that is 1.8 times the plain one instead of 4 times. Taps along one axis, kx1 and 1xk, with
-// stride 1 or 2 by F(4, 5), of five taps at a time: for nine 16 products instead of 36. Sums are float32; x and the
-// weight float32, bfloat16 or float16, channels-last; dilation 1, one group.
+// stride 1 or 2 by F(4, 5), of five taps at a time: for nine 16 products instead of 36. Where the level has dot products of bfloat16,
+// that type takes F(2x2, 3x3) and F(2, 3), whose products they are. Sums are float32; x and the weight float32, bfloat16 or float16,
+// channels-last; dilation 1, one group.
 //
 // Its limits, the error and the order of summation: level/winograd.h.
 #pragma once
@@ -32,10 +33,10 @@ struct WinogradOperands {
 
 class Winograd {
  public:
-  /// Whether it can compute a convolution by that window, of one or two axes, with tiles of 2 or 4 outputs each way (0: either).
-  static bool takes(const Window& window, int tile);
+  /// Whether it can compute a convolution by that window, of one or two axes.
+  static bool takes(const Window& window);
 
-  /// `dtype`: of x and the weight. `tile`: outputs of a tile each way, 2 or 4; 0: which of them, the output's size says.
+  /// `dtype`: of x and the weight. `tile`: outputs of a tile each way, 2 or 4; 0: which of them, rules say.
   Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, const Window& window, const Epilogue& epilogue, Level level, int tile);
 
   /// Whether it is faster for outputs of y's shape than the direct product, which is `speed` times as fast as one of float32
@@ -60,7 +61,11 @@ class Winograd {
   Weight& weight(WinogradTile tile) const { return weights_[tile == WinogradTile::square_2]; }
   WinogradTile tile_of(const TensorView& y) const;
   PackedWeight packed() const;
-  std::int64_t depth_of(WinogradTile tile) const { return is_line(tile) ? taps_.blocks() * block_depth(channels_) : channels_; }
+  bool paired(WinogradTile tile) const { return table_.pairs && dtype_ == DType::bfloat16 && size_of(tile) == 2; }
+  std::int64_t depth_of(WinogradTile tile) const {
+    const std::int64_t rows = is_line(tile) ? taps_.blocks() * block_depth(channels_) : channels_;
+    return paired(tile) ? (rows + 1) / 2 : rows;
+  }
   Split split(const TensorView& y, int workers) const;
 
   std::int64_t outputs_, channels_;

@@ -160,11 +160,12 @@ def test_fixed(dtype: str, n: int, sizes: Sizes, channels: int, outputs: int, wi
     x, w = operands(rng, n, sizes, channels, outputs, window, dtype)
     exact, scale = reference(x, w, window)
     scale = 2 * scale  # Winograd's sums are about twice as far off as direct ones
-    one = conv(x, w, window)
+    how = "direct" if dtype == "bfloat16" and channels >= 128 else None  # test_winograd.py has products of bfloat16
+    one = conv(x, w, window, algorithm=how)
     close(one, exact, scale, "float32")
     for threads in (2, 3):
-        assert np.array_equal(conv(x, w, window, threads=threads), one)
-    close(conv(x, w, window, dtype, threads=2), exact, scale, dtype)
+        assert np.array_equal(conv(x, w, window, threads=threads, algorithm=how), one)
+    close(conv(x, w, window, dtype, threads=2, algorithm=how), exact, scale, dtype)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-// Winograd's F(4x4, 3x3), F(2x2, 3x3) and F(4, 5) for vector units: the transforms on vectors of 16 channels, and products of a register tile
-// of up to kRows tiles by 32 outputs. Limits: none beyond winograd.h; any channels, any outputs, any number of tiles.
+// Winograd's F(4x4, 3x3), F(2x2, 3x3), F(4, 5) and F(2, 3) for vector units: the transforms on vectors of 16 channels, and products of a
+// register tile of up to kRows tiles by 32 outputs, of floats or of pairs of bfloat16. Limits: none beyond winograd.h; any channels, any
+// outputs, any number of tiles.
 #include "winograd.h"
 
 #include "typed.h"
@@ -16,6 +17,16 @@ constexpr int kRows = 6, kBothHalves = 3;
 #else
 constexpr int kRows = 2, kBothHalves = 1;
 #endif
+#if defined(__AVX512BF16__)
+constexpr bool kPairs = true;
+/// The sum so far, and the products of two rows of k.
+INGOT_INLINE Vec add_pairs(Vec sum, Vec values, Vec weights) {
+  return {_mm512_dpbf16_ps(sum.v, __builtin_bit_cast(__m512bh, values.v), __builtin_bit_cast(__m512bh, weights.v))};
+}
+#else
+constexpr bool kPairs = false;
+INGOT_INLINE Vec add_pairs(Vec sum, Vec, Vec) { return sum; }  // never called
+#endif
 constexpr int kPanel = 32;
 
 INGOT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
@@ -31,12 +42,32 @@ INGOT_INLINE Corner corner_of(const WinogradJob& job, std::int64_t tile) {
 template <class T>
 using Patch = const T* [6][6];  // 4x4 of it for tiles of 2x2
 template <class T>
-using Line = const T* [8];
+using Line = const T* [8];  // 4 of it for tiles of 2
+
+/// Where transformed inputs go: vectors of 16 rows of k.
+struct Transformed {
+  float* at;
+  std::int64_t position;  // floats from position to position
+};
+template <bool Paired>
+INGOT_INLINE void put(const Transformed& to, int position, Vec value) {
+  float* const at = to.at + position * to.position;
+#if defined(__AVX512BF16__)
+  if constexpr (Paired) return _mm256_storeu_si256((__m256i*)at, (__m256i)_mm512_cvtneps_pbh(value.v));
+#endif
+  store(at, value);
+}
+/// That of a tile from a row of k on.
+template <bool Paired>
+INGOT_INLINE Transformed transformed(const WinogradJob& job, int tile, std::int64_t row) {
+  const std::int64_t at = Paired ? row / 2 : row;
+  return {job.v + (at / kVDepth * job.tiles + tile) * kVRow + at % kVDepth, job.v_position};
+}
 
 /// Where the pixels of a tile's patch lie; zeros outside the image.
 template <class T>
 INGOT_INLINE void patch_of(const WinogradJob& job, const Corner& corner, Patch<T>& patch) {
-  const int size = height_of(job.tile) + 2;
+  const int size = inputs_of(job.tile);
   const std::int64_t row = corner.row - job.top, column = corner.column - job.left;
   const T* at = (const T*)job.x + corner.image * job.image_stride + row * job.row_stride + column * job.column_stride;
   const bool inside = row >= 0 && column >= 0 && row + size <= job.height && column + size <= job.width;
@@ -50,13 +81,13 @@ INGOT_INLINE void patch_of(const WinogradJob& job, const Corner& corner, Patch<T
 /// Where the pixels of a tile lie that a block of taps reads; zeros outside the image.
 template <class T>
 INGOT_INLINE void line_of(const WinogradJob& job, const Corner& corner, std::int64_t block, Line<T>& line) {
-  const bool down = job.tile == WinogradTile::down;
+  const bool down = is_down(job.tile);
   const std::int64_t step = job.taps.stride, reach = down ? job.height : job.width, across = down ? corner.column - job.left : corner.row - job.top;
   const std::int64_t first = (down ? corner.row : corner.column) * step - (down ? job.top : job.left) + job.taps.first_of(block);
   const std::int64_t along = down ? job.row_stride : job.column_stride, other = down ? job.column_stride : job.row_stride;
   const bool there = across >= 0 && across < (down ? job.width : job.height);
   const T* const from = (const T*)job.x + corner.image * job.image_stride + across * other;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < inputs_of(job.tile); ++i) {
     const std::int64_t at = first + i * step;
     line[i] = there && at >= 0 && at < reach ? from + at * along : (const T*)job.zeros;
   }
@@ -64,8 +95,7 @@ INGOT_INLINE void line_of(const WinogradJob& job, const Corner& corner, std::int
 
 /// Two rows of a transformed patch: `first` and `second`, which are those of P.
 template <Pair P, bool Whole, class T>
-INGOT_INLINE void transform_rows(const Patch<T>& patch, std::int64_t channel, int lanes, float* first, float* second,
-                                 std::int64_t v_position) {
+INGOT_INLINE void transform_rows(const Patch<T>& patch, std::int64_t channel, int lanes, const Transformed& to, int first, int second) {
   Vec half[2][6];
   INGOT_UNROLL for (int j = 0; j < 6; ++j) {
     Vec d[6];
@@ -76,20 +106,20 @@ INGOT_INLINE void transform_rows(const Patch<T>& patch, std::int64_t channel, in
   INGOT_UNROLL for (int i = 0; i < 2; ++i) {
     Vec t[6];
     transform_input(half[i], t);
-    INGOT_UNROLL for (int j = 0; j < 6; ++j) store((i == 0 ? first : second) + j * v_position, t[j]);
+    INGOT_UNROLL for (int j = 0; j < 6; ++j) put<false>(to, (i == 0 ? first : second) * 6 + j, t[j]);
   }
 }
 
-template <bool Whole, class T>
-INGOT_INLINE void transform_vector(const Line<T>& line, std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
-  Vec d[8], t[8];
-  INGOT_UNROLL for (int i = 0; i < 8; ++i) d[i] = Whole ? load(line[i] + channel) : load_partial(line[i] + channel, lanes);
+template <int Inputs, bool Paired, bool Whole, class T>
+INGOT_INLINE void transform_line(const Line<T>& line, std::int64_t channel, int lanes, const Transformed& to) {
+  Vec d[Inputs], t[Inputs];
+  INGOT_UNROLL for (int i = 0; i < Inputs; ++i) d[i] = Whole ? load(line[i] + channel) : load_partial(line[i] + channel, lanes);
   transform_input(d, t);
-  INGOT_UNROLL for (int i = 0; i < 8; ++i) store(v + i * v_position, t[i]);
+  INGOT_UNROLL for (int i = 0; i < Inputs; ++i) put<Paired>(to, i, t[i]);
 }
 
-template <WinogradTile Tile, bool Whole, class T>
-INGOT_INLINE void transform_vector(const Patch<T>& patch, std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
+template <WinogradTile Tile, bool Paired, bool Whole, class T>
+INGOT_INLINE void transform_square(const Patch<T>& patch, std::int64_t channel, int lanes, const Transformed& to) {
   if constexpr (Tile == WinogradTile::square_2) {
     Vec half[4][4];
     INGOT_UNROLL for (int j = 0; j < 4; ++j) {
@@ -101,18 +131,17 @@ INGOT_INLINE void transform_vector(const Patch<T>& patch, std::int64_t channel, 
     INGOT_UNROLL for (int i = 0; i < 4; ++i) {
       Vec t[4];
       transform_input(half[i], t);
-      INGOT_UNROLL for (int j = 0; j < 4; ++j) store(v + (i * 4 + j) * v_position, t[j]);
+      INGOT_UNROLL for (int j = 0; j < 4; ++j) put<Paired>(to, i * 4 + j, t[j]);
     }
     return;
   }
-  const std::int64_t row = 6 * v_position;
-  transform_rows<kEnds, Whole, T>(patch, channel, lanes, v, v + 5 * row, v_position);
-  transform_rows<kNears, Whole, T>(patch, channel, lanes, v + row, v + 2 * row, v_position);
-  transform_rows<kFars, Whole, T>(patch, channel, lanes, v + 3 * row, v + 4 * row, v_position);
+  transform_rows<kEnds, Whole, T>(patch, channel, lanes, to, 0, 5);
+  transform_rows<kNears, Whole, T>(patch, channel, lanes, to, 1, 2);
+  transform_rows<kFars, Whole, T>(patch, channel, lanes, to, 3, 4);
 }
 
 /// R tiles by C vectors of outputs at one position. `ahead` is fetched meanwhile, `advance` bytes a channel.
-template <int R, int C>
+template <bool Paired, int R, int C>
 INGOT_INLINE void multiply_tiles(const float* v, std::int64_t v_block, const float* u, std::int64_t depth, float* m, std::int64_t m_tile,
                                  const std::byte* ahead, std::int64_t advance) {
   Vec a[R][C];
@@ -130,7 +159,7 @@ INGOT_INLINE void multiply_tiles(const float* v, std::int64_t v_block, const flo
       INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = load(u + c * kLanes);
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
         const Vec value = broadcast(x[r * kVRow]);
-        INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(value, b[c], a[r][c]);
+        INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = Paired ? add_pairs(a[r][c], value, b[c]) : fma(value, b[c], a[r][c]);
       }
       u += kPanel;
       ++x;
@@ -141,27 +170,28 @@ INGOT_INLINE void multiply_tiles(const float* v, std::int64_t v_block, const flo
   }
 }
 
-template <int R>
+template <bool Paired, int R>
 void multiply_rows(const float* v, std::int64_t v_block, const float* u, std::int64_t depth, float* m, std::int64_t m_tile,
                    const std::byte* ahead, std::int64_t advance) {
   if constexpr (R <= kBothHalves) {
-    multiply_tiles<R, 2>(v, v_block, u, depth, m, m_tile, ahead, advance);
+    multiply_tiles<Paired, R, 2>(v, v_block, u, depth, m, m_tile, ahead, advance);
   } else {
-    multiply_tiles<R, 1>(v, v_block, u, depth, m, m_tile, ahead, advance);
-    multiply_tiles<R, 1>(v, v_block, u + kLanes, depth, m + kLanes, m_tile, (const std::byte*)u, 0);
+    multiply_tiles<Paired, R, 1>(v, v_block, u, depth, m, m_tile, ahead, advance);
+    multiply_tiles<Paired, R, 1>(v, v_block, u + kLanes, depth, m + kLanes, m_tile, (const std::byte*)u, 0);
   }
 }
 
 typedef void (*MultiplyRows)(const float* v, std::int64_t v_block, const float* u, std::int64_t depth, float* m, std::int64_t m_tile,
                              const std::byte* ahead, std::int64_t advance);
+template <bool Paired>
 constexpr MultiplyRows kByRows[] = {
-    multiply_rows<1>,  multiply_rows<2>,
+    multiply_rows<Paired, 1>,  multiply_rows<Paired, 2>,
 #if defined(__AVX2__)
-    multiply_rows<3>,  multiply_rows<4>,  multiply_rows<5>,  multiply_rows<6>,
+    multiply_rows<Paired, 3>,  multiply_rows<Paired, 4>,  multiply_rows<Paired, 5>,  multiply_rows<Paired, 6>,
 #endif
 #if defined(__AVX512F__)
-    multiply_rows<7>,  multiply_rows<8>,  multiply_rows<9>,  multiply_rows<10>,
-    multiply_rows<11>, multiply_rows<12>, multiply_rows<13>, multiply_rows<14>,
+    multiply_rows<Paired, 7>,  multiply_rows<Paired, 8>,  multiply_rows<Paired, 9>,  multiply_rows<Paired, 10>,
+    multiply_rows<Paired, 11>, multiply_rows<Paired, 12>, multiply_rows<Paired, 13>, multiply_rows<Paired, 14>,
 #endif
 };
 
@@ -173,7 +203,8 @@ INGOT_INLINE void multiply_position(const WinogradJob& job, const float* v, cons
   for (int b = 0; b < blocks; ++b) {
     const int first = job.tiles * b / blocks, rows = job.tiles * (b + 1) / blocks - first;
     const std::byte* ahead = blocks == 1 ? (const std::byte*)u + 8192 : (const std::byte*)next + b * advance * job.depth;
-    kByRows[rows - 1](v + first * kVRow, v_block, u, job.depth, m + first * job.m_tile, job.m_tile, ahead, advance);
+    const auto multiply = kPairs && job.paired ? kByRows<kPairs>[rows - 1] : kByRows<false>[rows - 1];
+    multiply(v + first * kVRow, v_block, u, job.depth, m + first * job.m_tile, job.m_tile, ahead, advance);
   }
 }
 
@@ -197,12 +228,14 @@ INGOT_INLINE void finish_rows(const float* m, float* y, std::int64_t row, Vec& f
 }
 
 /// A line's outputs for 16 outputs, `step` floats apart; adds 0 to `faults` when its ends are finite.
+template <WinogradTile Tile>
 INGOT_INLINE void finish_line(const float* m, float* y, std::int64_t step, Vec& faults) {
-  Vec from[8], t[4];
-  INGOT_UNROLL for (int i = 0; i < 8; ++i) from[i] = load(m + i * kPanel);
+  constexpr int kInputs = inputs_of(Tile), kOutputs = size_of(Tile);
+  Vec from[kInputs], t[kOutputs];
+  INGOT_UNROLL for (int i = 0; i < kInputs; ++i) from[i] = load(m + i * kPanel);
   transform_output(from, t);
-  INGOT_UNROLL for (int i = 0; i < 4; ++i) store(y + i * step, t[i]);
-  faults = fma(t[0] + t[3], zero(), faults);
+  INGOT_UNROLL for (int i = 0; i < kOutputs; ++i) store(y + i * step, t[i]);
+  faults = fma(t[0] + t[kOutputs - 1], zero(), faults);
 }
 
 /// A tile's outputs for one panel, `row` floats from row to row; whether its corners are finite.
@@ -216,7 +249,7 @@ INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
       continue;
     }
     if constexpr (is_line(Tile)) {
-      finish_line(m, y, Tile == WinogradTile::down ? row : kPanel, faults);
+      finish_line<Tile>(m, y, is_down(Tile) ? row : kPanel, faults);
       continue;
     }
     Vec half[2][4];
@@ -256,7 +289,7 @@ template <class T>
 __attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job, std::int64_t tile, std::int64_t panel, float* y, std::int64_t row) {
   const Corner corner = corner_of(job, tile);
   const T* const weight = (const T*)(job.weight + panel * job.panel_bytes);
-  const std::int64_t down = job.tile == WinogradTile::across ? 1 : job.taps.count, across = job.tile == WinogradTile::down ? 1 : job.taps.count;
+  const std::int64_t down = is_across(job.tile) ? 1 : job.taps.count, across = is_down(job.tile) ? 1 : job.taps.count;
   const std::int64_t step_down = down == 1 ? 1 : job.taps.stride, step_across = across == 1 ? 1 : job.taps.stride;
   for (int i = 0; i < height_of(job.tile); ++i)
     for (int j = 0; j < width_of(job.tile); ++j) {
@@ -296,9 +329,19 @@ INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std
   }
 }
 
-/// G g Gᵀ of all channels of a panel, from G's rows.
+/// The transformed weights of 32 outputs at a value of k: a row of them, or every second bfloat16 of one.
+void put_weights(const double* values, std::int64_t k, bool paired, float* rows) {
+  if (!paired) {
+    for (int l = 0; l < kPanel; ++l) rows[k * kPanel + l] = (float)values[l];
+    return;
+  }
+  bfloat16* const pairs = (bfloat16*)(rows + k / 2 * kPanel) + k % 2;
+  for (int l = 0; l < kPanel; ++l) store_one(pairs + 2 * l, (float)values[l]);
+}
+
+/// G g Gᵀ of all channels of a panel, from G's rows; `depth` rows of u for each position.
 template <int Size, class T>
-void transform_square(const double (&g)[Size][3], const T* panel, std::int64_t channels, float* u) {
+void transform_weights(const double (&g)[Size][3], const T* panel, std::int64_t channels, std::int64_t depth, bool paired, float* u) {
   for (std::int64_t k = 0; k < channels; ++k) {
     double half[Size][3][kPanel];
     for (int i = 0; i < Size; ++i)
@@ -309,51 +352,51 @@ void transform_square(const double (&g)[Size][3], const T* panel, std::int64_t c
       }
     for (int i = 0; i < Size; ++i)
       for (int j = 0; j < Size; ++j) {
-        float* to = u + ((i * Size + j) * channels + k) * kPanel;
-        for (int l = 0; l < kPanel; ++l)
-          to[l] = (float)(half[i][0][l] * g[j][0] + half[i][1][l] * g[j][1] + half[i][2][l] * g[j][2]);
+        double to[kPanel];
+        for (int l = 0; l < kPanel; ++l) to[l] = half[i][0][l] * g[j][0] + half[i][1][l] * g[j][1] + half[i][2][l] * g[j][2];
+        put_weights(to, k, paired, u + (i * Size + j) * depth * kPanel);
       }
   }
 }
 
 /// G g of a block's channels.
-template <class T>
-void transform_block(const WinogradTaps& taps, std::int64_t block, const T* panel, std::int64_t channels, float* u) {
-  const std::int64_t depth = taps.blocks() * block_depth(channels);
+template <int Size, int Taps, class T>
+void transform_block(const double (&g)[Size][Taps], const WinogradTaps& taps, std::int64_t block, const T* panel, std::int64_t channels,
+                     std::int64_t depth, bool paired, float* u) {
   for (std::int64_t k = 0; k < channels; ++k) {
-    float w[5][kPanel] = {};
-    for (int i = 0; i < 5; ++i) {
+    float w[Taps][kPanel] = {};
+    for (int i = 0; i < Taps; ++i) {
       const std::int64_t tap = taps.first_of(block) + i * taps.stride;
       if (tap < taps.count) weights_of(panel, tap * channels + k, w[i]);
     }
-    for (int p = 0; p < 8; ++p) {
-      float* to = u + (p * depth + block * block_depth(channels) + k) * kPanel;
+    for (int p = 0; p < Size; ++p) {
+      double to[kPanel];
       for (int l = 0; l < kPanel; ++l) {
-        double sum = 0;
-        for (int i = 0; i < 5; ++i) sum += kLineWeights[p][i] * w[i][l];
-        to[l] = (float)sum;
+        to[l] = 0;
+        for (int i = 0; i < Taps; ++i) to[l] += g[p][i] * w[i][l];
       }
+      put_weights(to, block * block_depth(channels) + k, paired, u + p * depth * kPanel);
     }
   }
 }
 
-template <WinogradTile Tile, class T>
+template <WinogradTile Tile, bool Paired, class T>
 INGOT_INLINE void transform_tiles(const WinogradJob& job) {
   for (int tile = 0; tile < job.tiles; ++tile) {
     const Corner corner = corner_of(job, job.first_tile + tile);
     Patch<T> patch;
     patch_of(job, corner, patch);
     for (std::int64_t channel = 0; channel < job.channels; channel += kLanes) {
-      float* v = job.v + (channel / kVDepth * job.tiles + tile) * kVRow + channel % kVDepth;
+      const Transformed to = transformed<Paired>(job, tile, channel);
       if (job.channels - channel >= kLanes)
-        transform_vector<Tile, true, T>(patch, channel, kLanes, v, job.v_position);
+        transform_square<Tile, Paired, true, T>(patch, channel, kLanes, to);
       else
-        transform_vector<Tile, false, T>(patch, channel, (int)(job.channels - channel), v, job.v_position);
+        transform_square<Tile, Paired, false, T>(patch, channel, (int)(job.channels - channel), to);
     }
   }
 }
 
-template <class T>
+template <WinogradTile Tile, bool Paired, class T>
 INGOT_INLINE void transform_lines(const WinogradJob& job) {
   const std::int64_t blocks = job.taps.blocks();
   for (int tile = 0; tile < job.tiles; ++tile) {
@@ -363,29 +406,53 @@ INGOT_INLINE void transform_lines(const WinogradJob& job) {
       Line<T> line;
       line_of(job, corner, block, line);
       for (std::int64_t channel = 0; channel < job.channels; channel += kLanes, k += kLanes) {
-        float* v = job.v + (k / kVDepth * job.tiles + tile) * kVRow + k % kVDepth;
+        const Transformed to = transformed<Paired>(job, tile, k);
         if (job.channels - channel >= kLanes)
-          transform_vector<true, T>(line, channel, kLanes, v, job.v_position);
+          transform_line<inputs_of(Tile), Paired, true, T>(line, channel, kLanes, to);
         else
-          transform_vector<false, T>(line, channel, (int)(job.channels - channel), v, job.v_position);
+          transform_line<inputs_of(Tile), Paired, false, T>(line, channel, (int)(job.channels - channel), to);
       }
     }
   }
 }
 
-void transform_weight(const std::byte* panel, DType dtype, std::int64_t channels, WinogradTile tile, const WinogradTaps& taps, float* u) {
+void transform_weight(const std::byte* panel, DType dtype, std::int64_t channels, WinogradTile tile, const WinogradTaps& taps, bool paired,
+                      float* u) {
   with_floats(dtype, (const void*)panel, [&](const auto* w) {
-    if (tile == WinogradTile::square_4) return transform_square(kSquare4Weights, w, channels, u);
-    if (tile == WinogradTile::square_2) return transform_square(kSquare2Weights, w, channels, u);
-    for (std::int64_t block = 0; block < taps.blocks(); ++block) transform_block(taps, block, w, channels, u);
+    const std::int64_t rows = is_line(tile) ? taps.blocks() * block_depth(channels) : channels, depth = paired ? (rows + 1) / 2 : rows;
+    if (tile == WinogradTile::square_4) return transform_weights(kSquare4Weights, w, channels, depth, paired, u);
+    if (tile == WinogradTile::square_2) return transform_weights(kTwoWeights, w, channels, depth, paired, u);
+    for (std::int64_t block = 0; block < taps.blocks(); ++block) {
+      if (size_of(tile) == 4) transform_block(kLine4Weights, taps, block, w, channels, depth, paired, u);
+      else transform_block(kTwoWeights, taps, block, w, channels, depth, paired, u);
+    }
   });
 }
 
+/// `act` of the tile and of how its products are.
+template <class Act>
+INGOT_INLINE void with_tile(const WinogradJob& job, const Act& act) {
+  constexpr auto kSquare4 = WinogradTile::square_4, kSquare2 = WinogradTile::square_2;
+  constexpr auto kDown4 = WinogradTile::down_4, kDown2 = WinogradTile::down_2;
+  if (job.tile == kSquare4) act.template operator()<kSquare4>();
+  else if (job.tile == kSquare2) act.template operator()<kSquare2>();
+  else if (job.tile == kDown4) act.template operator()<kDown4>();
+  else if (job.tile == kDown2) act.template operator()<kDown2>();
+  else if (job.tile == WinogradTile::across_4) act.template operator()<WinogradTile::across_4>();
+  else act.template operator()<WinogradTile::across_2>();
+}
+
+template <WinogradTile Tile, bool Paired, class T>
+void transform_inputs_of(const WinogradJob& job) {
+  if constexpr (is_line(Tile)) transform_lines<Tile, Paired, T>(job);
+  else transform_tiles<Tile, Paired, T>(job);
+}
+
 void transform_inputs(const WinogradJob& job) {
-  with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) {
-    if (job.tile == WinogradTile::square_4) transform_tiles<WinogradTile::square_4, T>(job);
-    else if (job.tile == WinogradTile::square_2) transform_tiles<WinogradTile::square_2, T>(job);
-    else transform_lines<T>(job);
+  with_tile(job, [&]<WinogradTile Tile>() {
+    if constexpr (kPairs && size_of(Tile) == 2)
+      if (job.paired) return transform_inputs_of<Tile, true, bfloat16>(job);
+    with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) { transform_inputs_of<Tile, false, T>(job); });
   });
 }
 
@@ -413,14 +480,11 @@ void compute_outputs(const WinogradJob& job, std::int64_t first, int panels) {
       const float* next = panel + 1 < panels ? from + panel_floats : u + (position + 1) * position_floats;
       multiply_position(job, job.v + position * job.v_position, from, next, job.m + panel * job.tiles * job.m_tile + position * kPanel);
     }
-  if (job.tile == WinogradTile::square_4) finish_outputs<WinogradTile::square_4>(job, first, panels);
-  else if (job.tile == WinogradTile::square_2) finish_outputs<WinogradTile::square_2>(job, first, panels);
-  else if (job.tile == WinogradTile::down) finish_outputs<WinogradTile::down>(job, first, panels);
-  else finish_outputs<WinogradTile::across>(job, first, panels);
+  with_tile(job, [&]<WinogradTile Tile>() { finish_outputs<Tile>(job, first, panels); });
 }
 
 }  // namespace
 
-const WinogradTable winograd_table = {transform_weight, transform_inputs, compute_outputs};
+const WinogradTable winograd_table = {kPairs, transform_weight, transform_inputs, compute_outputs};
 
 }  // namespace ingot::INGOT_LEVEL

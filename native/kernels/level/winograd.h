@@ -1,4 +1,4 @@
-// Convolution by Winograd's F(4x4, 3x3) and F(2x2, 3x3), and along one axis by F(4, 5): what the host half
+// Convolution by Winograd's F(4x4, 3x3) and F(2x2, 3x3), and along one axis by F(4, 5) and F(2, 3): what the host half
 // (kernels/winograd.cpp) hands to the level halves. Plain data only.
 //
 // A tile of 4x4 outputs reads a patch d of 6x6 inputs: Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A for the interpolation points 0, ±5/8, ±3/2, ∞.
@@ -10,7 +10,8 @@
 // the one at (b / s) * 5 * s + b % s. A tile of 4 outputs reads 8 inputs of a block, y = Aᵀ Σ (G g ⊙ Bᵀ d) for the points 0, ±1/2, ±1,
 // ±2, ∞; the blocks are summed as more channels are, before the one transform of outputs. 9 taps with stride 1 or 2 are two
 // blocks: 16 products in the place of 36. The error is 2.1 to 2.6 times the direct sum's (with 6 outputs of a tile, or 9 taps in one
-// block, it would be 7 to 20 times).
+// block, it would be 7 to 20 times). A tile of 2 outputs has blocks of at most 3 taps and reads 4 inputs of each, for the points 0, ±1,
+// ∞: 9 taps with stride 1 are three blocks, 12 products in the place of 18.
 //
 // The order of summation of an output is the same for every number of tiles, images and threads. At each position of
 // the transformed tile the block and in it the channel run upwards in one accumulator; then come the fixed sums of the transforms.
@@ -18,7 +19,10 @@
 // A value that is not finite would spread over its tile. It always reaches one of the tile's corner outputs (of a line its ends), so a
 // tile whose corners are not all finite is computed again from the weight itself, in the order of the direct product.
 //
-// x and the weight may be of 16 bits: transforms and products are float32 all the same, so that only what was stored is rounded.
+// x and the weight may be of 16 bits: transforms and products are float32 all the same, so that only what was stored is rounded. But
+// where a level has dot products of bfloat16 (`pairs`), tiles of 2 outputs multiply what the transforms of bfloat16 make as bfloat16:
+// each is rounded once more, and two products are added to the sum so far in one step. That adds 1.3 (a line) to 1.7 (a square) times the
+// error of rounding an output to bfloat16. In tiles of 4 outputs it would be 3.3 and 7 times, so these stay float32.
 #pragma once
 
 #include <cstddef>
@@ -34,23 +38,33 @@ constexpr int kVDepth = 64;      // rows of k of a block of transformed inputs
 constexpr int kVRow = 64 + 16;   // floats from tile to tile of a block: an odd number of cache lines
 constexpr int kRunPixels = 16;   // outputs side by side of neighbouring tiles that are finished together: 32 outputs of them are kTile
 
-/// Which outputs a tile has: 4x4, 2x2, 4x1, 1x4.
-enum class WinogradTile : std::uint8_t { square_4, square_2, down, across };
+/// Which outputs a tile has: 4x4, 2x2, 4x1, 2x1, 1x4, 1x2.
+enum class WinogradTile : std::uint8_t { square_4, square_2, down_4, down_2, across_4, across_2 };
 
-constexpr bool is_line(WinogradTile tile) { return tile == WinogradTile::down || tile == WinogradTile::across; }
-constexpr int height_of(WinogradTile tile) { return tile == WinogradTile::square_2 ? 2 : tile == WinogradTile::across ? 1 : 4; }
-constexpr int width_of(WinogradTile tile) { return tile == WinogradTile::square_2 ? 2 : tile == WinogradTile::down ? 1 : 4; }
-constexpr int positions_of(WinogradTile tile) { return tile == WinogradTile::square_4 ? 36 : tile == WinogradTile::square_2 ? 16 : 8; }
+constexpr bool is_down(WinogradTile tile) { return tile == WinogradTile::down_4 || tile == WinogradTile::down_2; }
+constexpr bool is_across(WinogradTile tile) { return tile == WinogradTile::across_4 || tile == WinogradTile::across_2; }
+constexpr bool is_line(WinogradTile tile) { return is_down(tile) || is_across(tile); }
+/// Outputs each way.
+constexpr int size_of(WinogradTile tile) {
+  return tile == WinogradTile::square_4 || tile == WinogradTile::down_4 || tile == WinogradTile::across_4 ? 4 : 2;
+}
+constexpr int height_of(WinogradTile tile) { return is_across(tile) ? 1 : size_of(tile); }
+constexpr int width_of(WinogradTile tile) { return is_down(tile) ? 1 : size_of(tile); }
+/// Taps of a block of a line.
+constexpr int block_of(WinogradTile tile) { return size_of(tile) == 4 ? 5 : 3; }
+/// Inputs that a tile reads along its taps: of a square's, or of a line's block.
+constexpr int inputs_of(WinogradTile tile) { return is_line(tile) ? size_of(tile) + block_of(tile) - 1 : size_of(tile) + 2; }
+constexpr int positions_of(WinogradTile tile) { return is_line(tile) ? inputs_of(tile) : inputs_of(tile) * inputs_of(tile); }
 
-/// The kernel of a line of taps; of a square one 3 and 1.
+/// The kernel of a line of taps, and how many of them a block has; of a square one 3, 1 and 3.
 struct WinogradTaps {
-  std::int64_t count, stride;
+  std::int64_t count, stride, block;
 
-  constexpr std::int64_t first_of(std::int64_t block) const { return block / stride * (5 * stride) + block % stride; }
+  constexpr std::int64_t first_of(std::int64_t number) const { return number / stride * (block * stride) + number % stride; }
   /// Blocks with a tap.
   constexpr std::int64_t blocks() const {
-    const std::int64_t rest = count % (5 * stride);
-    return count / (5 * stride) * stride + (rest < stride ? rest : stride);
+    const std::int64_t rest = count % (block * stride);
+    return count / (block * stride) * stride + (rest < stride ? rest : stride);
   }
 };
 
@@ -61,7 +75,8 @@ constexpr std::int64_t block_depth(std::int64_t channels) { return (channels + 1
 struct WinogradJob {
   WinogradTile tile;
   WinogradTaps taps;
-  std::int64_t depth;             // rows of k at a position: channels, of lines block_depth of each block
+  bool paired;                    // transformed inputs and weight are bfloat16, two rows of k in the place of one float
+  std::int64_t depth;             // rows of k at a position, or pairs of them: channels, of lines block_depth of each block
   // The images.
   DType dtype;                    // of x and the weight
   const std::byte* x;
@@ -91,8 +106,10 @@ constexpr std::int64_t v_position(std::int64_t depth, std::int64_t tiles) { retu
 constexpr std::int64_t m_tile_of(WinogradTile tile) { return positions_of(tile) * 32 + 16; }  // odd too
 
 struct WinogradTable {
-  /// Transforms a panel of the weight, k = (tap, channel), to [positions][depth][32]; what no tap reaches keeps its zeros.
-  void (*weight)(const std::byte* panel, DType dtype, std::int64_t channels, WinogradTile tile, const WinogradTaps& taps, float* u);
+  bool pairs;  // it has products of bfloat16
+  /// Transforms a panel of the weight, k = (tap, channel), to [positions][depth][32], of pairs [32][2]; what no tap reaches keeps its
+  /// zeros.
+  void (*weight)(const std::byte* panel, DType dtype, std::int64_t channels, WinogradTile tile, const WinogradTaps& taps, bool paired, float* u);
   /// Transforms the tiles of the group.
   void (*inputs)(const WinogradJob& job);
   /// Computes all tiles of the group for `panels` panels from `first` on.

@@ -49,7 +49,7 @@ INGOT_INLINE void transform_output(const Vec (&m)[6], Vec& first, Vec& second) {
   }
 }
 
-// The transforms of F(2x2, 3x3), whose points are 0, ±1 and infinity.
+// The transforms of F(2x2, 3x3) and F(2, 3), whose points are 0, ±1 and infinity.
 
 INGOT_INLINE void transform_input(const Vec (&d)[4], Vec (&v)[4]) {
   v[0] = d[0] - d[2];
@@ -103,9 +103,9 @@ constexpr double kSquare4Weights[6][3] = {{1 / kOfZero, 0, 0},
                                           {1 / kOfFar, kFar / kOfFar, kFar2 / kOfFar},
                                           {1 / kOfFar, -kFar / kOfFar, kFar2 / kOfFar},
                                           {0, 0, 1}};
-constexpr double kSquare2Weights[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
+constexpr double kTwoWeights[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
 constexpr double kHalf = 1 / 1.40625, kOne = 1 / -4.5, kTwo = 1 / 90.0;
-constexpr double kLineWeights[8][5] = {{1, 0, 0, 0, 0},
+constexpr double kLine4Weights[8][5] = {{1, 0, 0, 0, 0},
                                        {kHalf, kHalf / 2, kHalf / 4, kHalf / 8, kHalf / 16},
                                        {kHalf, -kHalf / 2, kHalf / 4, -kHalf / 8, kHalf / 16},
                                        {kOne, kOne, kOne, kOne, kOne},
