@@ -9,6 +9,7 @@ GROWTH = 0.3  # or so much longer than steps in which many prompts wait take of 
 MOST = 2.5  # but no more than so many times as long as one of decodes alone
 MANY = 8  # prompts are many if there is one for so many decodes
 CHEAP = 1.25  # and more answers gain something, if a step of twice as many decodes takes at most so many times as long
+ENOUGH = 0.85  # and longer steps gain little, if these compute such a share of the tokens a second of prompts alone
 LATELY = 256  # steps that count as of late, and more where they are short: neither a burst nor a long prompt
 SECONDS = 2.5  # changes it much
 LEAST = 4  # tokens of prompts: prompts go on, whatever is measured
@@ -27,7 +28,8 @@ class StepTimes:
     almost every step is longer by a half. If a step takes little longer for twice as many answers, as on a GPU, the
     next may then take 1.3 times as long as those of late, and so on, until few wait: the more answers share a step, the
     more tokens a second there are. (Half again as long in any case was kept by few answers beside many prompts that
-    waited: with 128 clients of a GPU, two of three.)
+    waited: with 128 clients of a GPU, two of three.) They do not grow where half again as long is enough to compute
+    almost as many tokens a second as a full step of prompts alone, as on CPUs: answers would wait for nothing.
 
     How long a token takes depends on the machine, the model, the precision and the length of contexts, and the first
     few are almost free where a step waits for memory. So the number is found as the steps go: after each step that had
@@ -47,6 +49,7 @@ class StepTimes:
         self._since_alone = 0
         self._lately = 1.0  # times as long as decodes alone, steps in which many wait; others count as 1
         self._each = math.inf
+        self._full_pace = math.inf  # tokens a second of the last full step of prompts alone
 
     def took(self, decoded: int, prompts: int, seconds: float, left: int = 0) -> None:
         """A step took so long, with so many rows of decodes and tokens of prompts, and left some of so many prompts."""
@@ -57,6 +60,8 @@ class StepTimes:
             self._count(1.0, seconds)
             return
         if not decoded:
+            if 2 * prompts >= self._most:
+                self._full_pace = prompts / seconds
             return
         self._since_alone = STEPS_UNTIL_ALONE if bits not in self._alone else self._since_alone + 1
         if not self._alone:
@@ -67,7 +72,8 @@ class StepTimes:
         if nearest <= bits and DELAYED * seconds < self._alone[nearest]:
             self._alone[nearest] = seconds  # what has no prompts takes no longer than this
         took = seconds / self._alone[nearest]
-        self._count(took if left * MANY >= decoded and self._are_cheap(nearest) else 1.0, seconds)
+        gains = self._gains((decoded + prompts) / seconds)
+        self._count(took if gains and left * MANY >= decoded and self._are_cheap(nearest) else 1.0, seconds)
         longer = max(LONGER, min((1 + GROWTH) * self._lately, MOST) - 1)
         each = (took - 1) / prompts  # how much longer for a token
         lesser, self._each = min(each, self._each), each  # a step that something else delayed is not believed
@@ -98,6 +104,12 @@ class StepTimes:
             return False
         fewer, more = known[at - 1], known[at]
         return self._alone[more] <= CHEAP ** (more - fewer) * self._alone[fewer]
+
+    def _gains(self, pace: float) -> bool:
+        """Whether prompts alone compute many more tokens a second than a step with so many. Unknown counts as yes."""
+        if pace > DELAYED * self._full_pace:  # that of prompts was delayed, as while kernels were compiled
+            self._full_pace = math.inf
+        return pace < ENOUGH * self._full_pace
 
     def _count(self, took: float, seconds: float) -> None:
         self._lately += (min(took, MOST) - self._lately) * min(1 / LATELY, seconds / SECONDS)

@@ -106,6 +106,32 @@ def test_where_many_prompts_wait_all_the_time_a_step_takes_two_and_a_half_times_
     assert 2.4 < max(seen) <= 2.51 and seen[-1] > 2.4
 
 
+@pytest.mark.parametrize(
+    ("run", "compiling", "fewest", "most"),
+    [
+        (lambda tokens: max(0.030, 0.0022 * tokens), 0.0, 1.4, 1.6),  # waits for memory, then for arithmetic
+        (lambda tokens: 0.006 + 3e-5 * tokens, 0.0, 2.4, 2.6),
+        (lambda tokens: 0.006 + 3e-5 * tokens, 30.0, 2.4, 2.6),
+    ],
+)
+def test_steps_grow_only_where_longer_ones_compute_more_tokens_a_second(
+    run: Machine, compiling: float, fewest: float, most: float
+) -> None:
+    """8 answers beside many prompts that always wait, after a step of prompts alone (with kernels compiled in it)."""
+    times, noise, seen = StepTimes(12, 512), random.Random(0), []
+    times.took(0, 512, run(512) + compiling)
+    times.took(4, 0, run(4))
+    for i in range(3000):
+        prompts = times.tokens() if i >= 5 else 0
+        seconds = run(8 + prompts)
+        times.took(8, prompts, seconds * (1 + 0.1 * noise.random()), 16)
+        if prompts and i > 1500:
+            assert prompts >= LEAST
+            seen.append(seconds / run(8))
+    assert fewest <= sorted(seen)[len(seen) // 2] <= most
+    assert max(seen) <= 1.1 * most
+
+
 def test_answers_that_cost_as_much_together_are_not_slowed_for_more() -> None:
     """A step of 4 decodes takes 1.3 times as long as one of 2."""
     times = StepTimes(12, 512)
