@@ -277,7 +277,9 @@ def without_needless_rounding(
 
 def _rounded_later(steps: Sequence[Any], outputs: Sequence[int], at: int, end: DType) -> int:
     """The step that rounds to the dtype of an output, or -1. Limits that the dtype holds may come behind it: they and
-    rounding, which keeps the order of numbers, may change places. Nothing else reads what lies between."""
+    rounding, which keeps the order of numbers, may change places. Nothing else reads what lies between. (That is so of
+    zeros too, with -0 below +0, as maximum and minimum of IEEE 754 have it. A `max` that takes either of two zeros may
+    give -0 of what rounds to that before a limit of 0; rounded behind the limit it is always 0.)"""
     while [o for step in steps for o in _arguments(step)].count(at) + outputs.count(at) == 1:
         name, kind, *args = steps[at]
         if name == "round" and kind == "float32" and len(args) == 2:

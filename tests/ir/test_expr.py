@@ -203,6 +203,27 @@ def test_what_lies_in_memory_needs_no_rounding() -> None:
     assert without_needless_rounding(steps, outputs, other, [dtypes.float32] * 2)[0] == tuple(steps)
 
 
+@pytest.mark.parametrize("kind", [dtypes.bfloat16, dtypes.float16])
+def test_limits_and_rounding_change_places_to_the_sign_of_zero(kind: Any) -> None:
+    """Where maximum and minimum order zeros by their signs; what rounds to a zero is among the numbers."""
+    least = float(np.finfo(kind.numpy).smallest_subnormal) if kind is dtypes.float16 else 2.0**-133
+    tiny = np.array([0.0, least / 4, least / 2, least * 0.75, least, 0.1, 1.0], np.float32)
+    numbers = np.concatenate([tiny, -tiny])
+    limits = np.concatenate([tiny[[0, 4, 6]], -tiny[[0, 4, 6]]])
+
+    def limited(name: str, x: np.ndarray[Any, Any], limit: np.float32) -> np.ndarray[Any, Any]:
+        below = (x < limit) | ((x == limit) & np.signbit(x) & ~np.signbit(limit))
+        return np.where(below == (name == "max"), limit, x)
+
+    def rounded(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return x.astype(kind.numpy).astype(np.float32)
+
+    for name in ("max", "min"):
+        for limit in limits:
+            behind, before = rounded(limited(name, numbers, limit)), limited(name, rounded(numbers), limit)
+            assert behind.tobytes() == before.tobytes(), (name, limit)
+
+
 def test_what_is_stored_is_rounded_once() -> None:
     """Behind the step that rounds may come limits of the result's type: 0, not 0.1; and nothing else that reads it."""
     def kept(end: Any, limit: float, twice: bool = False) -> list[str]:
