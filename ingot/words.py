@@ -49,7 +49,8 @@ def check_words(
     if activations == "int8" and weights in (None, SAME, "fp8"):
         raise UserError(
             f"activations 'int8' are multiplied with weights of int8 or int4, not {weights or SAME!r}: give both, "
-            "weights='int8' or 'int4-g128' for example"
+            "weights='int8' or 'int4-g128' for example. A net is calibrated, and its convolutions become int8 too: "
+            "ingot.quantize(source, data=…) with samples of its inputs (batches from any iterable, or a .npz file)"
         )
     if activations == "fp8" and weights != "fp8":
         raise UserError(

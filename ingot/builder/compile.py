@@ -88,9 +88,10 @@ def check_format(format: WeightFormat, compiled: Compiled) -> None:
     """Raises UserError when no weight is stored in the format."""
     if not any(_is_compact(v) for v in compiled.stored.values() if v.kind == "parameter"):
         whys = "; ".join(event.verdict for event in compiled.log if event.rule == "weights")
+        calibrated = ", or calibrate: ingot.quantize(source, data=…) with samples of its inputs"
         raise UserError(
             f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "
-            "leave weights out"
+            f"leave weights out{calibrated if format.word == 'int8' else ''}"
         )
 
 
