@@ -78,3 +78,19 @@ def all_parts(partial, block, BN: tl.constexpr, BM: tl.constexpr, SPLITS: tl.con
         for i in tl.static_range(1, SPLITS):
             others += tl.load(home + i * (2 * tile) + tile, cache_modifier=".cg")
     return sums, others
+
+
+@triton.jit
+def finish_split(
+    sums, others, factor, partial, arrived, block, split, bias, extra, out, row, columns, mask, extra_stride,
+    out_stride, SPLITS: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """One of the SPLITS parts of a block's sums [BN, BM]: the last one finishes all of them, times `factor`."""
+    if SPLITS == 1:
+        finish(sums * factor, others * factor, bias, extra, out, row, columns, mask, extra_stride, out_stride, PAIR,
+               EXTRA, ACTIVATION)  # fmt: skip
+    else:
+        if leave_part(sums, others, partial, arrived, block, split, SPLITS, PAIR):
+            sums, others = all_parts(partial, block, sums.shape[0], sums.shape[1], SPLITS, PAIR)
+            finish(sums * factor, others * factor, bias, extra, out, row, columns, mask, extra_stride, out_stride, PAIR,
+                   EXTRA, ACTIVATION)  # fmt: skip

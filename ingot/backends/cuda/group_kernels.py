@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
-from ingot.backends.cuda.epilogue import all_parts, finish, leave_part
+from ingot.backends.cuda.epilogue import finish_split
 from ingot.backends.cuda.widening_kernels import with_group
 
 
@@ -25,7 +25,7 @@ def product_groups(
 
     weight: bytes of two integers as `operands.packed` lays them, in groups of 2 · HALF with a scale each, which divide
     K. A program has BN outputs of up to BM rows, and one of SPLITS parts of the groups; the last one of these outputs
-    to end adds up what all have left (`leave_part`).
+    to end adds up what all have left (`finish_split`).
     """
     after_others(DEPENDENT)
     block = tl.program_id(0)
@@ -52,11 +52,5 @@ def product_groups(
             others = with_group(others, w, low, high, s, s, False, False, NATIVE)
     written = (column < n)[:, None] & there
     factor = tl.load(back + row, mask=row < rows, other=0.0)[None, :]
-    if SPLITS == 1:
-        finish(sums * factor, others * factor, bias, extra, out, row[None, :], column[:, None], written, extra_stride,
-               out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
-    else:
-        if leave_part(sums, others, partial, arrived, block, split, SPLITS, PAIR):
-            sums, others = all_parts(partial, block, BN, BM, SPLITS, PAIR)
-            finish(sums * factor, others * factor, bias, extra, out, row[None, :], column[:, None], written,
-                   extra_stride, out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
+    finish_split(sums, others, factor, partial, arrived, block, split, bias, extra, out, row[None, :], column[:, None],
+                 written, extra_stride, out_stride, SPLITS, PAIR, EXTRA, ACTIVATION)  # fmt: skip

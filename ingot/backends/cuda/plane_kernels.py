@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ingot.backends.cuda.dependent_launch import after_others
-from ingot.backends.cuda.epilogue import all_parts, finish, leave_part
+from ingot.backends.cuda.epilogue import finish_split
 from ingot.backends.cuda.row_kernels import row_of
 
 
@@ -85,7 +85,7 @@ def product_planes(
     weight: int8 [n, K], with a scale an output; or, where HALF is not 0, bytes of two as `operands.packed` lays them,
     in groups of BK = 2 · HALF with a scale each. A program has BN outputs of up to BM rows, and one of SPLITS parts of
     K, which is a multiple of BK. The last one of the programs of these outputs to end adds up what all have left
-    (`leave_part`).
+    (`finish_split`).
     """
     after_others(DEPENDENT)
     block = tl.program_id(0)
@@ -143,11 +143,5 @@ def product_planes(
             others = _whole8(low2, middle2, high2) * tl.load(second_scales + line)[:, None]
     written = (column < n)[:, None] & (row < rows)[None, :]
     factor = tl.load(back + tl.minimum(row, rows - 1))[None, :]
-    if SPLITS == 1:
-        finish(sums * factor, others * factor, bias, extra, out, row[None, :], column[:, None], written, extra_stride,
-               out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
-    else:
-        if leave_part(sums, others, partial, arrived, block, split, SPLITS, PAIR):
-            sums, others = all_parts(partial, block, BN, BM, SPLITS, PAIR)
-            finish(sums * factor, others * factor, bias, extra, out, row[None, :], column[:, None], written,
-                   extra_stride, out_stride, PAIR, EXTRA, ACTIVATION)  # fmt: skip
+    finish_split(sums, others, factor, partial, arrived, block, split, bias, extra, out, row[None, :], column[:, None],
+                 written, extra_stride, out_stride, SPLITS, PAIR, EXTRA, ACTIVATION)  # fmt: skip
