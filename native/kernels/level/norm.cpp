@@ -229,18 +229,27 @@ struct Finish {
   Clamp clamp;
   Ending ending;
 
-  template <class Y>
-  __attribute__((always_inline)) Vec operator()(Vec v, const Y*) const {
-    if constexpr (Activation == Step::mish) v = mish(v);
-    if constexpr (Activation == Step::silu) v = silu(v);
+  template <class Y, int N>
+  __attribute__((always_inline)) void operator()(Vec (&v)[N], const Y*) const {
+    if constexpr (Activation == Step::mish) mish(v);
+    if constexpr (Activation == Step::silu) each<N>([&](int i) { v[i] = silu(v[i]); });
     if constexpr (is_byte<Y>) {
-      const Vec scaled = v * broadcast(ending.factor);
-      const Vec held = min(broadcast(ending.high), max(broadcast(ending.low), select(is_nan(scaled), zero(), scaled)));
-      return round_even(held) + broadcast(ending.zero);
+      each<N>([&](int i) {
+        const Vec scaled = v[i] * broadcast(ending.factor);
+        const Vec held = min(broadcast(ending.high), max(broadcast(ending.low), select(is_nan(scaled), zero(), scaled)));
+        v[i] = round_even(held) + broadcast(ending.zero);
+      });
+    } else if constexpr (Activation == Step::load) {
+      each<N>([&](int i) { v[i] = limited(clamp, v[i]); });
     }
-    return Activation == Step::load ? limited(clamp, v) : v;
   }
 };
+
+#if defined(__AVX512F__)
+constexpr int kRowsAtOnce = 4;
+#else
+constexpr int kRowsAtOnce = 1;  // there are registers for no more
+#endif
 
 /// Rows x columns to y, `stride` values from row to row.
 template <class T, class F, class Y>
@@ -248,8 +257,15 @@ void group_normalise_tile(const T* x, std::int64_t x_stride, std::int64_t rows, 
                           const float* scale, const float* shift, const F& finish, Y* y, std::int64_t stride) {
   for (std::int64_t c = 0; c < columns; c += kLanes) {
     const Vec middle = load_tail(center, c, columns), factor = load_tail(scale, c, columns), term = load_tail(shift, c, columns);
-    for (std::int64_t r = 0; r < rows; ++r)
-      store_tail(y + r * stride, c, columns, finish(fma(load_tail(x + r * x_stride, c, columns) - middle, factor, term), y));
+    const auto some = [&]<int N>(std::int64_t r) __attribute__((always_inline)) {
+      Vec v[N];
+      each<N>([&](int i) { v[i] = fma(load_tail(x + (r + i) * x_stride, c, columns) - middle, factor, term); });
+      finish(v, y);
+      each<N>([&](int i) { store_tail(y + (r + i) * stride, c, columns, v[i]); });
+    };
+    std::int64_t r = 0;
+    for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) some.template operator()<kRowsAtOnce>(r);
+    for (; r < rows; ++r) some.template operator()<1>(r);
   }
 }
 

@@ -4,19 +4,33 @@
 // from -80 on (1 in 397). gelu: 2.0 units in the last place of x, 2.5e-7 for any x between -16 and 8.
 // Polynomials: exp, log, tanh, sin, cos after Cephes (S. Moshier); erf after N. Juffa.
 
+/// f(0) to f(N - 1), one after the other in the code. Functions of arrays below go step by step through N vectors: a step that waits for the
+/// one before it has the same step of the next vector behind it, and not the rest of its own, which would fill what a processor looks ahead.
+template <int N, class F>
+INGOT_INLINE void each(const F& f) {
+  INGOT_UNROLL for (int i = 0; i < N; ++i) f(i);
+}
+
 // e^x. The argument is clamped where the result is infinite or zero anyway (NaN, as second operand, passes).
+template <int N>
+INGOT_INLINE void exp(Vec (&x)[N]) {
+  Vec n[N], p[N];
+  each<N>([&](int i) { x[i] = min(broadcast(89.0f), max(broadcast(-104.0f), x[i])); });
+  each<N>([&](int i) { n[i] = round_even(x[i] * broadcast(1.44269504088896341f)); });
+  each<N>([&](int i) { x[i] = fnma(n[i], broadcast(0.693359375f), x[i]); });  // 9 bits: n times it is exact
+  each<N>([&](int i) { x[i] = fnma(n[i], broadcast(-2.12194440e-4f), x[i]); });
+  each<N>([&](int i) { p[i] = fma(broadcast(1.9875691500e-4f), x[i], broadcast(1.3981999507e-3f)); });
+  each<N>([&](int i) { p[i] = fma(p[i], x[i], broadcast(8.3334519073e-3f)); });
+  each<N>([&](int i) { p[i] = fma(p[i], x[i], broadcast(4.1665795894e-2f)); });
+  each<N>([&](int i) { p[i] = fma(p[i], x[i], broadcast(1.6666665459e-1f)); });
+  each<N>([&](int i) { p[i] = fma(p[i], x[i], broadcast(5.0000001201e-1f)); });
+  each<N>([&](int i) { x[i] = fma(p[i], x[i] * x[i], x[i]) + broadcast(1.0f); });
+  each<N>([&](int i) { x[i] = ldexp_rounded(x[i], n[i]); });
+}
 INGOT_INLINE Vec exp(Vec x) {
-  const Vec t = min(broadcast(89.0f), max(broadcast(-104.0f), x));
-  const Vec n = round_even(t * broadcast(1.44269504088896341f));
-  Vec r = fnma(n, broadcast(0.693359375f), t);  // 9 bits: n times it is exact
-  r = fnma(n, broadcast(-2.12194440e-4f), r);
-  Vec p = broadcast(1.9875691500e-4f);
-  p = fma(p, r, broadcast(1.3981999507e-3f));
-  p = fma(p, r, broadcast(8.3334519073e-3f));
-  p = fma(p, r, broadcast(4.1665795894e-2f));
-  p = fma(p, r, broadcast(1.6666665459e-1f));
-  p = fma(p, r, broadcast(5.0000001201e-1f));
-  return ldexp_rounded(fma(p, r * r, r) + broadcast(1.0f), n);
+  Vec one[1] = {x};
+  exp(one);
+  return one[0];
 }
 
 INGOT_INLINE Vec log(Vec x) {
@@ -71,9 +85,20 @@ INGOT_INLINE Vec sigmoid(Vec x) {
 INGOT_INLINE Vec silu(Vec x) { return x * sigmoid(x); }  // NaN at -infinity, as torch has it
 
 // x tanh(log(1 + e^x)) = x p / (p + 2) for p = n (n + 2), n = e^x. From 20 on the quotient is 1, and p stays finite.
+template <int N>
+INGOT_INLINE void mish(Vec (&x)[N]) {
+  const Vec two = broadcast(2.0f);
+  Vec p[N];
+  each<N>([&](int i) { p[i] = min(broadcast(20.0f), x[i]); });  // a NaN, as second operand, passes
+  exp(p);
+  each<N>([&](int i) { p[i] = p[i] * (p[i] + two); });
+  each<N>([&](int i) { p[i] = quotient(p[i], p[i] + two); });
+  each<N>([&](int i) { x[i] = x[i] * p[i]; });
+}
 INGOT_INLINE Vec mish(Vec x) {
-  const Vec two = broadcast(2.0f), n = exp(min(broadcast(20.0f), x)), p = n * (n + two);  // a NaN, as second operand, passes
-  return x * quotient(p, p + two);
+  Vec one[1] = {x};
+  mish(one);
+  return one[0];
 }
 
 INGOT_INLINE Vec erf(Vec x) {
