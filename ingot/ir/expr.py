@@ -255,12 +255,20 @@ def is_needless_rounding(steps: Sequence[Any], step: Any, kinds: Sequence[DType 
     return kind is not None and kind.name == step[3]
 
 
+def rounds_to_floats(step: Any) -> bool:
+    """Whether a step rounds to a type of floats."""
+    return step[0] == "round" and step[1] == "float32" and len(step) == 4
+
+
 def without_needless_rounding(
     steps: Sequence[Any], outputs: Sequence[int], kinds: Sequence[DType], ends: Sequence[DType]
 ) -> tuple[Any, Any]:
     """Steps and outputs of an expression on operands of these dtypes, its results of dtypes `ends`, without the steps
-    that round nothing: what lies in memory as it is, and what is rounded again when it is stored."""
+    that round nothing: what lies in memory as it is, and what is rounded again when it is stored. Where all results
+    are bytes, so are all floats, and far more coarsely: there no step rounds to a type of floats."""
     rounded_later = {_rounded_later(steps, outputs, output, end) for output, end in zip(outputs, ends, strict=True)}
+    if all(end.name in ("int8", "uint8") for end in ends):
+        rounded_later |= {at for at, step in enumerate(steps) if rounds_to_floats(step)}
     kept: list[Any] = []
     number: list[int] = []
     for at, step in enumerate(steps):
@@ -282,7 +290,7 @@ def _rounded_later(steps: Sequence[Any], outputs: Sequence[int], at: int, end: D
     give -0 of what rounds to that before a limit of 0; rounded behind the limit it is always 0.)"""
     while [o for step in steps for o in _arguments(step)].count(at) + outputs.count(at) == 1:
         name, kind, *args = steps[at]
-        if name == "round" and kind == "float32" and len(args) == 2:
+        if rounds_to_floats(steps[at]):
             return at if args[1] == end.name else -1
         if name not in ("max", "min") or kind != "float32" or not _holds(end, steps[args[1]]):
             return -1

@@ -241,3 +241,20 @@ def test_what_is_stored_is_rounded_once() -> None:
     every = ["input", "input", "add", "round", "const", "max"]
     assert kept(dtypes.bfloat16, 0.0) == [name for name in every if name != "round"]
     assert kept(dtypes.bfloat16, 0.1) == kept(dtypes.float32, 0.0) == kept(dtypes.bfloat16, 0.0, twice=True) == every
+
+
+def test_what_becomes_bytes_is_not_rounded_to_floats_before() -> None:
+    """Where all results are bytes; rounding to whole numbers stays."""
+    e = ExprBuilder()
+    total = e.cast(e.input(0, dtypes.float32) + e.input(1, dtypes.float32), dtypes.bfloat16)
+    whole = e.round(total * total)
+    e.output(e.cast(whole, dtypes.int8))
+    kinds = [dtypes.float32] * 2
+    names = [step[0] for step in e.steps]
+    found = [step[0] for step in without_needless_rounding(e.steps, e.outputs, kinds, [dtypes.int8])[0]]
+    floats = [step for step in e.steps if step[0] == "round" and len(step) == 4]
+    assert floats and [len(step) for step in e.steps if step[0] == "round"].count(3) == 1
+    assert len(found) == len(names) - len(floats) and found.count("round") == 1
+    e.output(e.cast(total, dtypes.float32))
+    ends = [dtypes.int8, dtypes.float32]
+    assert len(without_needless_rounding(e.steps, e.outputs, kinds, ends)[0]) == len(e.steps)
