@@ -55,7 +55,11 @@ bool Winograd::suits(const TensorView& y, int speed) const {
     // 2 * blocks products of each output are left. 1.75 times fewer are 1.24 to 1.65 times as fast, 1.5 times fewer 1.01 to 1.37 times
     // from 64 channels on and slower below, 1.25 times fewer are not.
     const std::int64_t direct = pixels * taps_.count, left = computed * 2 * taps_.blocks();
-    return (speed == 1 || (speed == 2 && paired(tile))) && channels_ >= 16 && pixels >= 36 && 10 * direct >= (channels_ < 64 ? 16 : 14) * left;
+    if (speed == 2 && paired(tile)) {  // exactly: its transforms cost little
+      const std::int64_t exactly = computed * (4 * taps_.blocks() - (taps_.blocks() - taps_.full_blocks()));
+      return channels_ >= 64 && pixels >= 36 && 10 * 2 * direct >= 12 * exactly;
+    }
+    return speed == 1 && channels_ >= 16 && pixels >= 36 && 10 * direct >= (channels_ < 64 ? 16 : 14) * left;
   }
   // Below 4 channels the transforms cost as much as the products. Fewer than 6x6 pixels do not pay for reading the transformed
   // weight, nor do tiles of which less than half is used.
@@ -154,7 +158,7 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   job.tile = grid.tile;
   job.taps = taps_;
   job.paired = paired(grid.tile);
-  job.depth = depth_of(grid.tile);
+  job.depth = depth_of(grid.tile), job.last_depth = depth_of(grid.tile, taps_.full_blocks());
   job.dtype = dtype_;
   job.x = x.as<std::byte>();
   job.image_stride = x.stride[0], job.row_stride = x.stride[1], job.column_stride = x.stride[2];

@@ -1,7 +1,7 @@
 // Convolution by Winograd's minimal filtering (Lavin and Gray, 2015), for the kernel `conv_packed`. 3x3 with stride 1 by F(4x4, 3x3):
 // an output tile of 4x4 pixels costs 36 products per pair of channels instead of 144. Small images take F(2x2, 3x3): 16
 // instead of 36, and a transformed weight that is 1.8 times the plain one instead of 4 times. Taps along one axis, kx1 and 1xk, with
-// stride 1 or 2 by F(4, 5), of five taps at a time: for nine 16 products instead of 36. Where the level has dot products of bfloat16,
+// stride 1 or 2 by F(4, 5), of five taps at a time: for nine 15 products instead of 36. Where the level has dot products of bfloat16,
 // that type takes F(2x2, 3x3) and F(2, 3), whose products they are. Sums are float32; x and the weight float32, bfloat16 or float16,
 // channels-last; dilation 1, one group.
 //
@@ -62,10 +62,12 @@ class Winograd {
   WinogradTile tile_of(const TensorView& y) const;
   PackedWeight packed() const;
   bool paired(WinogradTile tile) const { return table_.pairs && dtype_ == DType::bfloat16 && size_of(tile) == 2; }
-  std::int64_t depth_of(WinogradTile tile) const {
-    const std::int64_t rows = is_line(tile) ? taps_.blocks() * block_depth(channels_) : channels_;
+  /// Of a line that many of its blocks.
+  std::int64_t depth_of(WinogradTile tile, std::int64_t blocks) const {
+    const std::int64_t rows = is_line(tile) ? blocks * block_depth(channels_) : channels_;
     return paired(tile) ? (rows + 1) / 2 : rows;
   }
+  std::int64_t depth_of(WinogradTile tile) const { return depth_of(tile, taps_.blocks()); }
   Split split(const TensorView& y, int workers) const;
 
   std::int64_t outputs_, channels_;

@@ -197,14 +197,14 @@ constexpr MultiplyRows kByRows[] = {
 
 /// The products of all tiles of the group with one panel at one position. Row blocks of nearly equal height, each of which
 /// fetches its share of the weights that come next; a single one runs 8 KiB ahead.
-INGOT_INLINE void multiply_position(const WinogradJob& job, const float* v, const float* u, const float* next, float* m) {
+INGOT_INLINE void multiply_position(const WinogradJob& job, const float* v, const float* u, std::int64_t depth, const float* next, float* m) {
   const int blocks = (job.tiles + kRows - 1) / kRows;
   const std::int64_t v_block = (std::int64_t)job.tiles * kVRow, advance = kPanel * 4 / blocks;
   for (int b = 0; b < blocks; ++b) {
     const int first = job.tiles * b / blocks, rows = job.tiles * (b + 1) / blocks - first;
-    const std::byte* ahead = blocks == 1 ? (const std::byte*)u + 8192 : (const std::byte*)next + b * advance * job.depth;
+    const std::byte* ahead = blocks == 1 ? (const std::byte*)u + 8192 : (const std::byte*)next + b * advance * depth;
     const auto multiply = kPairs && job.paired ? kByRows<kPairs>[rows - 1] : kByRows<false>[rows - 1];
-    multiply(v + first * kVRow, v_block, u, job.depth, m + first * job.m_tile, job.m_tile, ahead, advance);
+    multiply(v + first * kVRow, v_block, u, depth, m + first * job.m_tile, job.m_tile, ahead, advance);
   }
 }
 
@@ -478,7 +478,8 @@ void compute_outputs(const WinogradJob& job, std::int64_t first, int panels) {
     for (int panel = 0; panel < panels; ++panel) {
       const float* from = u + panel * panel_floats + position * position_floats;
       const float* next = panel + 1 < panels ? from + panel_floats : u + (position + 1) * position_floats;
-      multiply_position(job, job.v + position * job.v_position, from, next, job.m + panel * job.tiles * job.m_tile + position * kPanel);
+      const std::int64_t depth = position + 1 < positions ? job.depth : job.last_depth;
+      multiply_position(job, job.v + position * job.v_position, from, depth, next, job.m + panel * job.tiles * job.m_tile + position * kPanel);
     }
   with_tile(job, [&]<WinogradTile Tile>() { finish_outputs<Tile>(job, first, panels); });
 }

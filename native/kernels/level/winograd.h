@@ -9,9 +9,10 @@
 // A kernel of k taps along one axis with stride s is a sum of blocks of at most 5 taps, s inputs apart: of block b the first tap is
 // the one at (b / s) * 5 * s + b % s. A tile of 4 outputs reads 8 inputs of a block, y = Aᵀ Σ (G g ⊙ Bᵀ d) for the points 0, ±1/2, ±1,
 // ±2, ∞; the blocks are summed as more channels are, before the one transform of outputs. 9 taps with stride 1 or 2 are two
-// blocks: 16 products in the place of 36. The error is 2.1 to 2.6 times the direct sum's (with 6 outputs of a tile, or 9 taps in one
+// blocks: 15 products in the place of 36. The error is 2.1 to 2.6 times the direct sum's (with 6 outputs of a tile, or 9 taps in one
 // block, it would be 7 to 20 times). A tile of 2 outputs has blocks of at most 3 taps and reads 4 inputs of each, for the points 0, ±1,
-// ∞: 9 taps with stride 1 are three blocks, 12 products in the place of 18.
+// ∞: 9 taps with stride 1 are three blocks, 12 products in the place of 18, with stride 2 four blocks and 14. At the last position a block
+// that lacks its last tap has no weight, and no product is made.
 //
 // The order of summation of an output is the same for every number of tiles, images and threads. At each position of
 // the transformed tile the block and in it the channel run upwards in one accumulator; then come the fixed sums of the transforms.
@@ -66,6 +67,11 @@ struct WinogradTaps {
     const std::int64_t rest = count % (block * stride);
     return count / (block * stride) * stride + (rest < stride ? rest : stride);
   }
+  /// Those that have all of theirs, which are the first ones. The last position's weights are the last tap's, so it is for these alone.
+  constexpr std::int64_t full_blocks() const {
+    const std::int64_t rest = count % (block * stride), last = rest - (block - 1) * stride;
+    return count / (block * stride) * stride + (last > 0 ? last : 0);
+  }
 };
 
 /// A block's channels in rows of k: whole vectors, so that none lies across two blocks of transformed inputs.
@@ -77,6 +83,7 @@ struct WinogradJob {
   WinogradTaps taps;
   bool paired;                    // transformed inputs and weight are bfloat16, two rows of k in the place of one float
   std::int64_t depth;             // rows of k at a position, or pairs of them: channels, of lines block_depth of each block
+  std::int64_t last_depth;        // those that are not zero at the last position
   // The images.
   DType dtype;                    // of x and the weight
   const std::byte* x;
