@@ -164,6 +164,25 @@ def test_int8(n: int, k: int) -> None:
         assert np.array_equal(product(x, [w]), exact_int8(x, w))
 
 
+@pytest.mark.parametrize("dtype", ["int8", *DTYPES])
+@pytest.mark.parametrize("panels", range(1, 8))
+def test_few_rows_by_any_number_of_panels(dtype: str, panels: int) -> None:
+    """A row may take several panels at once, and those that are left over by fewer; with the bits of many rows."""
+    rng = np.random.default_rng(panels)
+    n, k = 32 * panels - 3, 1100
+    w, x = wholes(rng, (n, k)), wholes(rng, (20, k))
+    if dtype != "int8":
+        w, x = draw(rng, w.shape, dtype), draw(rng, x.shape, dtype)
+    together = product(x, [w])
+    assert dtype != "int8" or np.array_equal(together, exact_int8(x, w))
+    both = {"steps": [*(["input", "float32", i] for i in range(2)), ["add", "float32", 0, 1]], "outputs": [2]}
+    for rows in (1, 2, 3, 6, 7, 14, 15):
+        for threads in (1, 2):
+            assert same_bits(product(x[:rows], [w], threads=threads), together[:rows])
+            summed = product(x[:rows], [w, w[::-1].copy()], epilogue=both, threads=threads)
+            assert same_bits(summed, together[:rows] + together[:rows, ::-1])
+
+
 def test_int8_at_its_bounds() -> None:
     """Sums that just fit into int32, and no longer into the exact numbers of float32."""
     k = 131071

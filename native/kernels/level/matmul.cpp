@@ -24,7 +24,7 @@ struct OneByOne {
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int unpacks_rows = kInWordsRows;
-  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
+  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
   INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
   template <Packing How, int N>
   INGOT_INLINE Values values_of(Ints words) { return narrow_of<How, N>(words); }
@@ -54,7 +54,7 @@ struct Pairs {
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int unpacks_rows = kInWordsRows;
-  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
+  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
   INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
   template <Packing How, int N>
   INGOT_INLINE Values values_of(Ints words) { return (__m512bh)pair_of<How, N>(words).v; }
@@ -82,7 +82,7 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int unpacks_rows = kInWordsRows;
-  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
+  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
   INGOT_INLINE Values values(const std::byte* w) {
     const Ints pair = bits(load((const float*)w));
     return {from_bits(shift_left<16>(pair)), from_bits(pair & broadcast_int((std::int32_t)0xffff0000))};
@@ -120,7 +120,7 @@ struct Nibbles {
   static constexpr int k_step = 8, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = true, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int unpacks_rows = kFewRows;
-  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
+  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
   INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
     pack_for_nibbles(row, (int)round_up(depth, k_step), job.group);
   }

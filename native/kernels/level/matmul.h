@@ -74,8 +74,8 @@ enum class Order : std::uint8_t {
 };
 constexpr int kManyRows = 512;
 
-/// A level's blocking for that order.
-constexpr Blocking blocking_of(Blocking blocking, Order order) {
+/// A level's blocking for that order. (Always inline: levels must not share a function.)
+[[gnu::always_inline]] constexpr Blocking blocking_of(Blocking blocking, Order order) {
   if (order != Order::rows && order != Order::weights) return blocking;
   const int rows = order == Order::weights ? kManyRows : blocking.few_rows;
   if (rows > blocking.rows) {  // sums of a group take as much memory as before

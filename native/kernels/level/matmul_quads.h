@@ -20,8 +20,8 @@ struct Quads {
   static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4;
   static constexpr bool integers = true, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = false;
   static constexpr int unpacks_rows = 0;
-  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
-  INGOT_INLINE void finish_rows(std::byte* packed, std::int64_t rows, int depth) { finish_quads(packed, rows, depth); }
+  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
+  INGOT_INLINE void finish_rows(std::byte* packed, std::int64_t rows, int depth) { finish_quads(packed, rows, depth, kRows); }
   INGOT_INLINE void multiply(const BlockProduct& p);
 };
 
@@ -47,12 +47,33 @@ struct UnsignedQuads : Quads {
 #endif
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+/// Signed rows of one tile: 128 is added to the weights, in registers.
+struct SignedQuads : Quads {
+  typedef Ints Values;
+  static constexpr int x_bytes = 4;
+  INGOT_INLINE Ints row_start(const std::byte* row) { return broadcast_int(*(const std::int32_t*)(row + kRowSum)); }
+  INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
+  template <int R, int C>
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) {
+        Ints sum = bits(a[r][c]);
+        add_dots(sum, b[c], v);
+        a[r][c] = from_bits(sum);
+      }
+    }
+  }
+};
+
 inline void Quads::multiply(const BlockProduct& p) {
+  if (p.rows <= kRows && are_signed(p.x))
+    return multiply_rows<SignedQuads, AsRead<SignedQuads, false>>(p, std::make_integer_sequence<int, kRows>());
   BlockProduct product = p;
   product.starts = nullptr;
-  alignas(64) std::int32_t starts[2 * kPanel];
+  alignas(64) std::int32_t starts[kPanel];
   if (are_signed(p.x)) {
-    for (int panel = 0; panel < p.panels; ++panel) start_signed(p.w + panel * p.w_apart, p.k, starts + panel * kPanel);
+    start_signed(p.w, p.k, starts);
     product.starts = starts;
   }
   multiply_rows<UnsignedQuads, AsRead<UnsignedQuads, false>>(product, std::make_integer_sequence<int, kRows>());
@@ -161,7 +182,7 @@ void tile_of_rows(const BlockProduct& p, int, const Sums& sums, const Ahead&) {
     tile_in_place<R, 2>(p, p.w, sums);
   } else {
     tile_in_place<R, 1>(p, p.w, sums);
-    tile_in_place<R, 1>(p, p.w + 64, {sums.to + kLanes, sums.stride, sums.apart, 0});
+    tile_in_place<R, 1>(p, p.w + 64, sums.moved(kLanes));
   }
 }
 

@@ -11,16 +11,24 @@ namespace ingot::INGOT_LEVEL {
 
 namespace {
 
-// kFewRows: of a tile that widens narrow weights in registers. kInWordsRows: of a block that does so, tile by tile; of more, weights become a
-// panel of wide ones first, which costs more than to widen them twice.
+// kFourPanelsRows, kTwoPanelsRows: rows that take so many panels at once. More than kFetchedPanels are as many streams from memory, which
+// hardware fetches best by itself if values are multiplied as they lie there. kFewRows: of a tile that widens narrow weights in registers.
+// kInWordsRows: of a block that does so, tile by tile; of more, weights become a panel of wide ones first, which costs more than to widen them
+// twice.
 #if defined(__AVX512F__)
-constexpr int kRows = 14, kVecRegisters = 1, kAccumulatorRegisters = 28, kTwoPanelsRows = 6, kFewRows = 6, kInWordsRows = 12;
+constexpr int kRows = 14, kVecRegisters = 1, kAccumulatorRegisters = 28, kFourPanelsRows = 1, kTwoPanelsRows = 6, kFewRows = 6, kInWordsRows = 12;
+constexpr int kFetchedPanels = 1;
 #elif defined(__AVX2__)
-constexpr int kRows = 6, kVecRegisters = 2, kAccumulatorRegisters = 12, kTwoPanelsRows = 1, kFewRows = 2, kInWordsRows = 2;
+constexpr int kRows = 6, kVecRegisters = 2, kAccumulatorRegisters = 12, kFourPanelsRows = 0, kTwoPanelsRows = 1, kFewRows = 2, kInWordsRows = 2;
+constexpr int kFetchedPanels = 2;
 #else
-constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kTwoPanelsRows = 0, kFewRows = 0, kInWordsRows = 0;
+constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kFourPanelsRows = 0, kTwoPanelsRows = 0, kFewRows = 0, kInWordsRows = 0;
+constexpr int kFetchedPanels = 1;
 #endif
-constexpr int kAhead = 4096;  // bytes: weights that are read once are fetched so long before
+
+/// Panels that so many rows take at once. What has to become wider first takes its time, and registers.
+constexpr int panels_of(bool narrow, std::int64_t rows) { return !narrow && rows <= kFourPanelsRows ? 4 : rows <= kTwoPanelsRows ? 2 : 1; }
+constexpr int kAhead = 4096, kNarrowAhead = 8192;  // bytes: weights that are read once are fetched so long before
 
 /// Where the weights go on after this block, fetched while it is computed.
 struct Ahead {
@@ -30,11 +38,15 @@ struct Ahead {
   int turn;
 };
 
-/// Where sums go: row r at r * stride, a second panel's `apart` further. Null: to the output, from that row of the pass on.
+/// Where sums go: row r at r * stride, a second panel's `apart` further, a third one's `pairs_apart`. Null: to the output, from that row of the
+/// pass on.
 struct Sums {
   float* to;
-  std::int64_t stride, apart;
+  std::int64_t stride, apart, pairs_apart;
   int row;
+
+  Sums moved(std::int64_t by) const { return {to + by, stride, apart, pairs_apart, row}; }
+  float* at(int r, int c) const { return to + r * stride + c / 4 * pairs_apart + c / 2 % 2 * apart + c % 2 * kLanes; }
 };
 
 /// How weights lie: as the kind reads them, or as 4 or 8 numbers to a word, which become what it reads in registers, or as the floats that
@@ -42,14 +54,14 @@ struct Sums {
 template <class Kind, bool Groups>
 struct AsRead {
   static constexpr int depth = Kind::w_depth, bytes = Kind::w_bytes, fetched = bytes;
-  static constexpr bool groups = Groups;
+  static constexpr bool groups = Groups, narrow = false;
   template <int>
   INGOT_INLINE auto values(const std::byte* w) { return Kind::values(w); }
 };
 template <class Kind, Packing How>
 struct InWords {
   static constexpr int depth = packed_depth(How), bytes = kPackedBytes, fetched = bytes;
-  static constexpr bool groups = How == Packing::int4;
+  static constexpr bool groups = How == Packing::int4, narrow = true;
   template <int N>
   INGOT_INLINE auto values(const std::byte* w) { return Kind::template values_of<How, N>(words_at(w, 0)); }
 };
@@ -57,7 +69,7 @@ struct InWords {
 template <class Kind>
 struct Widened {
   static constexpr int depth = 1, bytes = kPanel * 4, fetched = Kind::w_bytes;
-  static constexpr bool groups = false;
+  static constexpr bool groups = false, narrow = false;
   template <int>
   INGOT_INLINE auto values(const std::byte* w) { return load((const float*)w); }
 };
@@ -92,14 +104,27 @@ __attribute__((noinline)) void unpack_any(const MatmulJob& job, const std::byte*
   unpack_words<Kind, Packing::int4>(from, k, panel, std::make_integer_sequence<int, 8 / Kind::w_depth>());
 }
 
+/// Fetches what lies ahead at step s, unless hardware does so better.
+template <class Way, int C>
+INGOT_INLINE void fetch_step(const BlockProduct& p, Ahead& ahead, int s) {
+  constexpr int kPanels = (C + 1) / 2;
+  if constexpr (kPanels <= kFetchedPanels || Way::narrow) {
+    if (s == ahead.turn) ahead.from = ahead.then;
+    INGOT_UNROLL for (int panel = 0; panel < kPanels; ++panel) {
+      __builtin_prefetch(ahead.from + panel * p.w_apart);
+      __builtin_prefetch(ahead.from + panel * p.w_apart + 64);
+    }
+    ahead.from += ahead.advance;
+  }
+}
+
 /// The sums of each group as int32, from what the packed row says on; times their scale they are added to the float32 sums, in memory.
 template <class Kind, class Way, int R, int C>
-INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, Sums sums, int column,
+INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* w, Sums from, Sums sums, int column,
                                  Ahead ahead) {
   constexpr int kSteps = Way::depth / Kind::w_depth;
   const int steps = (p.k + Way::depth - 1) / Way::depth, of_group = p.group / Way::depth;
   const std::byte *scales = p.scales + column * (p.scales_step / kPanel), *starts = x + kRowSum;
-  std::int64_t stride = p.stride, apart = p.apart;  // of `from`
   bool first = p.first;
   for (int s = 0; s < steps; scales += p.scales_step, starts += 4) {
     Ints sum[R][C];
@@ -108,12 +133,7 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
       INGOT_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = start;
     }
     for (const int end = s + of_group < steps ? s + of_group : steps; s < end; ++s) {
-      if (s == ahead.turn) ahead.from = ahead.then;
-      INGOT_UNROLL for (int panel = 0; panel < (C + 1) / 2; ++panel) {
-        __builtin_prefetch(ahead.from + panel * p.w_apart);
-        __builtin_prefetch(ahead.from + panel * p.w_apart + 64);
-      }
-      ahead.from += ahead.advance;
+      fetch_step<Way, C>(p, ahead, s);
       add_step<Kind, Way, R, C>(sum, x, w, p.w_apart, std::make_integer_sequence<int, kSteps>());
       x += Kind::x_bytes * kSteps;
       w += Way::bytes;
@@ -122,11 +142,11 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
     take_scales(p, scales, scale);
     INGOT_UNROLL for (int c = 0; c < C; ++c) {
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
-        const Vec before = first ? zero() : load(from + r * stride + c / 2 * apart + c % 2 * kLanes);
-        store(sums.to + r * sums.stride + c / 2 * sums.apart + c % 2 * kLanes, fma(to_float(sum[r][c]), scale[c], before));
+        const Vec before = first ? zero() : load(from.at(r, c));
+        store(sums.at(r, c), fma(to_float(sum[r][c]), scale[c], before));
       }
     }
-    first = false, from = sums.to, stride = sums.stride, apart = sums.apart;
+    first = false, from = sums;
   }
 }
 
@@ -146,14 +166,14 @@ INGOT_INLINE void end_sums(const BlockProduct& p, Vec (&a)[R][C], const Sums& su
     if (sums.to == nullptr) return end_tile<typename Kind::Source>(*p.end, a, sums.row);
   }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sums.to + r * sums.stride + c / 2 * sums.apart + c % 2 * kLanes, a[r][c]);
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sums.at(r, c), a[r][c]);
   }
 }
 
-/// A block's sums for R rows and C vectors of outputs: of one panel (1 or 2 vectors), or of two (4), `w_apart` bytes and `apart` sums
-/// apart. `Way` says how values lie in w, and whether those of a group are summed from zero and scaled then.
+/// A block's sums for R rows and C vectors of outputs: of one panel (1 or 2 vectors), of two (4) or of four (8), `w_apart` bytes apart. `Way`
+/// says how values lie in w, and whether those of a group are summed from zero and scaled then.
 template <class Kind, class Way, int R, int C>
-INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, Sums sums, int column,
+INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const std::byte* w, Sums from, Sums sums, int column,
                                Ahead ahead) {
   Vec a[R][C], start[C];
   INGOT_UNROLL for (int c = 0; c < C; ++c) start[c] = zero();
@@ -164,7 +184,7 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
   }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
     INGOT_UNROLL for (int c = 0; c < C; ++c)
-      a[r][c] = p.first ? start[c] : load(from + r * p.stride + c / 2 * p.apart + c % 2 * kLanes);
+      a[r][c] = p.first ? start[c] : load(from.at(r, c));
   }
   if constexpr (Kind::starts) {
     if (p.starts != nullptr && !p.first) {
@@ -173,15 +193,16 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
       }
     }
   }
+  if constexpr (requires { &Kind::row_start; }) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints of_row = Kind::row_start(x + r * kXStride);
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(bits(a[r][c]) + of_row);
+    }
+  }
   int s = 0;
   const auto add_steps = [&](Vec (&to)[R][C], int end) __attribute__((always_inline)) {
     for (; s < end; ++s) {
-      if (s == ahead.turn) ahead.from = ahead.then;
-      INGOT_UNROLL for (int panel = 0; panel < (C + 1) / 2; ++panel) {
-        __builtin_prefetch(ahead.from + panel * p.w_apart);
-        __builtin_prefetch(ahead.from + panel * p.w_apart + 64);
-      }
-      ahead.from += ahead.advance;
+      fetch_step<Way, C>(p, ahead, s);
       add_step<Kind, Way, R, C>(to, x, w, p.w_apart, std::make_integer_sequence<int, Way::depth / Kind::w_depth>());
       x += Kind::x_bytes * (Way::depth / Kind::w_depth);
       w += Way::bytes;
@@ -210,7 +231,7 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
 }
 
 template <class Kind, class Way, int R, int C>
-INGOT_INLINE void any_tile(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, const Sums& sums, int column,
+INGOT_INLINE void any_tile(const BlockProduct& p, const std::byte* x, const std::byte* w, const Sums& from, const Sums& sums, int column,
                            const Ahead& ahead) {
   if constexpr (Kind::sums_of_groups) tile_of_groups<Kind, Way, R, C>(p, x, w, from, sums, column, ahead);
   else tile_product<Kind, Way, R, C>(p, x, w, from, sums, column, ahead);
@@ -219,16 +240,20 @@ INGOT_INLINE void any_tile(const BlockProduct& p, const std::byte* x, const std:
 template <class Kind, class Way, int R>
 void rows_product(const BlockProduct& p, int first_row, const Sums& sums, const Ahead& ahead) {
   const std::byte* x = p.x + first_row * kXStride;
-  const float* from = p.accumulators + first_row * p.stride;
-  if constexpr (R <= kTwoPanelsRows) {  // few sums to a panel: two panels hide the latency of one another's
-    if (p.panels == 2) return any_tile<Kind, Way, R, 4>(p, x, p.w, from, sums, 0, ahead);
+  const Sums from{p.accumulators + first_row * p.stride, p.stride, p.apart, p.pairs_apart, 0};
+  if constexpr (R <= kTwoPanelsRows) {  // few sums to a panel: several panels hide the latency of one another's
+    if (p.panels > 1) {
+      return by_panels<panels_of(Way::narrow, R)>(p, [&]<int C>(const BlockProduct& part) __attribute__((always_inline)) {
+        const std::int64_t further = part.accumulators - p.accumulators;
+        any_tile<Kind, Way, R, C>(part, x, part.w, from.moved(further), sums.moved(further), 0, ahead);
+      });
+    }
   }
   if constexpr (R * 2 * kVecRegisters <= kAccumulatorRegisters) {
     any_tile<Kind, Way, R, 2>(p, x, p.w, from, sums, 0, ahead);
   } else {
     any_tile<Kind, Way, R, 1>(p, x, p.w, from, sums, 0, ahead);
-    any_tile<Kind, Way, R, 1>(p, x, p.w + Way::bytes / 2, from + kLanes, {sums.to + kLanes, sums.stride, sums.apart, 0}, kLanes,
-                                  {p.w, Way::bytes, p.w, -1});
+    any_tile<Kind, Way, R, 1>(p, x, p.w + Way::bytes / 2, from.moved(kLanes), sums.moved(kLanes), kLanes, {p.w, Way::bytes, p.w, -1});
   }
 }
 
@@ -245,14 +270,14 @@ INGOT_INLINE bool narrow_ends([[maybe_unused]] const RowsEnd& end) {
 
 /// A row block, and its epilogue if this is the last block of k.
 INGOT_INLINE void multiply_block(RowsProduct product, const BlockProduct& p, int first_row, int rows, const Ahead& ahead) {
-  if (p.end == nullptr) return product(p, first_row, {p.accumulators + first_row * p.stride, p.stride, p.apart, 0}, ahead);
+  if (p.end == nullptr) return product(p, first_row, {p.accumulators + first_row * p.stride, p.stride, p.apart, p.pairs_apart, 0}, ahead);
   p.end->fetch(first_row, rows);
   constexpr int kWhole = kAccumulatorRegisters / (2 * kVecRegisters);  // rows whose sums of a panel all are in registers
   if (p.end->direct && p.panels == 1 && (p.end->width == kPanel || narrow_ends(*p.end)) && rows <= kWhole)
-    return product(p, first_row, {nullptr, 0, 0, first_row}, ahead);
+    return product(p, first_row, {nullptr, 0, 0, 0, first_row}, ahead);
   alignas(64) float sums[kRows * 2 * kPanel];
   const std::int64_t stride = p.panels * kPanel;
-  product(p, first_row, {sums, stride, kPanel, 0}, ahead);
+  product(p, first_row, {sums, stride, kPanel, 2 * kPanel, 0}, ahead);
   p.end->run(sums, stride, first_row, rows);
 }
 
@@ -264,7 +289,7 @@ INGOT_INLINE void multiply_rows(const BlockProduct& p, std::integer_sequence<int
   const int blocks = (p.rows + most - 1) / most;
   const int steps = (p.k + Way::depth - 1) / Way::depth;
   if (blocks == 1) {  // the weights are read once: run ahead of them
-    const int distance = kAhead / p.panels;
+    const int distance = (Way::narrow ? kNarrowAhead : kAhead) / p.panels;
     multiply_block(by_rows[p.rows - 1], p, 0, p.rows, {p.w + distance, Way::bytes, p.ahead, steps - distance / Way::bytes});
     return;
   }

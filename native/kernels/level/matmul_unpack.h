@@ -34,11 +34,23 @@ alignas(64) static constexpr std::uint16_t kPairValues[32] = {
     0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
     0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
 
-/// Pair N of each word, as bfloat16. Values of 4 bits are looked up by the lowest bits of each half of a word.
+/// The upper halves of two vectors' words, side by side.
+alignas(64) static constexpr std::uint16_t kUpperHalves[32] = {1,  33, 3,  35, 5,  37, 7,  39, 9,  41, 11, 43, 13, 45, 15, 47,
+                                                               17, 49, 19, 51, 21, 53, 23, 55, 25, 57, 27, 59, 29, 61, 31, 63};
+
+/// Pair N of each word, as bfloat16. A value of 8 bits with 128 added is the end of a float's fraction, which leaves few shifts. Values of 4 bits are
+/// looked up by the lowest bits of each half of a word.
 template <Packing How, int N>
 INGOT_INLINE Ints pair_of(Ints words) {
   constexpr __mmask32 kUpper = 0xaaaaaaaa;
-  if constexpr (How != Packing::int4) {
+  if constexpr (How == Packing::int8) {
+    const auto value = [&](int at) __attribute__((always_inline)) {
+      const __m512i byte = at == 0 ? words.v : _mm512_srli_epi32(words.v, 8 * at);
+      const __m512i above = _mm512_ternarylogic_epi32(byte, _mm512_set1_epi32(0xff), _mm512_set1_epi32(0x4b000080), 0x6a);  // (byte & 0xff) ^ 2^23 and 128
+      return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(above), _mm512_set1_ps(0x1p23f + 128)));
+    };
+    return {_mm512_permutex2var_epi16(value(2 * N), _mm512_load_si512(kUpperHalves), value(2 * N + 1))};
+  } else if constexpr (How != Packing::int4) {
     const __m512i even = bits(narrow_of<How, 2 * N>(words)).v, odd = bits(narrow_of<How, 2 * N + 1>(words)).v;
     return {_mm512_mask_blend_epi16(kUpper, _mm512_srli_epi32(even, 16), odd)};
   } else {

@@ -213,12 +213,20 @@ INGOT_INLINE bool has_negative(const std::byte* row, int depth) {
 #endif
 }
 
-/// Finds out whether packed rows are signed, says so in the first one, and prepares them if they are.
-inline void finish_quads(std::byte* packed, std::int64_t rows, int depth) {
+/// Finds out whether packed rows are signed, says so in the first one, and prepares them if they are. Up to `few` of them stay as they are where
+/// the weights become those without a sign, and say their sums.
+inline void finish_quads(std::byte* packed, std::int64_t rows, int depth, [[maybe_unused]] std::int64_t few) {
   bool negative = !INGOT_UNSIGNED_QUADS;
   for (std::int64_t r = 0; r < rows && !negative; ++r) negative = has_negative(packed + r * kXStride, depth);
   *(std::int32_t*)(packed + kSigned) = negative;
-  if (negative) prepare_signed(packed, rows, depth);
+  if (!negative) return;
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  if (rows <= few) {
+    for (std::int64_t r = 0; r < rows; ++r) store_row_sum(packed + r * kXStride, depth);
+    return;
+  }
+#endif
+  prepare_signed(packed, rows, depth);
 }
 [[maybe_unused]] INGOT_INLINE bool are_signed(const std::byte* packed) { return *(const std::int32_t*)(packed + kSigned) != 0; }
 
