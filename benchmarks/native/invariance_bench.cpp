@@ -11,36 +11,13 @@
 // - "vectors": the level below tiles.
 #include "bench.h"
 
-#include "level/matmul_register_tile.h"
+#include "level/matmul_pairs.h"
 
 namespace ingot::INGOT_LEVEL {
 
 namespace {
 
 #if defined(__AVX512BF16__)
-/// What ways of rows of bfloat16 have in common: those of level/matmul.cpp.
-struct PairWay {
-  typedef bfloat16 Source;
-  typedef bfloat16 Packed;
-  typedef __m512bh Values;
-  static constexpr Blocking blocking = kPairBlocking;
-  static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int unpacks_rows = kFewRows;
-  static constexpr int panels_at_once(Packing, std::int64_t rows) { return rows <= kTwoPanelsRows ? 2 : 1; }
-  INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
-  template <Packing How, int N>
-  INGOT_INLINE Values values_of(Ints words) { return (__m512bh)pair_of<How, N>(words).v; }
-  template <int R, int C>
-  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      const __m512bh v = (__m512bh)_mm512_set1_epi32(*(const std::int32_t*)(x + r * kXStride));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c].v = _mm512_dpbf16_ps(a[r][c].v, v, b[c]);
-    }
-  }
-  INGOT_INLINE void unpack(const MatmulJob&, std::int64_t, const std::byte*, std::int64_t, int, std::byte*) {}  // of one row nothing is
-};
-
 /// One row by C vectors of outputs, the sums of each in so many chains.
 template <class Kind, class Way, int Chains, int C>
 INGOT_INLINE void chained_tile(const BlockProduct& p, const Sums& sums, Ahead ahead) {
@@ -114,16 +91,16 @@ struct WayOf<Kind, Packing::same> {
 
 /// For one row.
 template <Packing How, int Chains>
-struct Chained : PairWay {
+struct Chained : Pairs {
   INGOT_INLINE void multiply(const BlockProduct& p) {
-    typedef typename WayOf<PairWay, How>::Type Way;
+    typedef typename WayOf<Pairs, How>::Type Way;
     const int distance = kAhead / p.panels, steps = (p.k + Way::depth - 1) / Way::depth;
-    multiply_block(chained<PairWay, Way, Chains>, p, 0, 1, {p.w + distance, Way::bytes, p.ahead, steps - distance / Way::bytes});
+    multiply_block(chained<Pairs, Way, Chains>, p, 0, 1, {p.w + distance, Way::bytes, p.ahead, steps - distance / Way::bytes});
   }
 };
 
 /// Weights of 4 bits times their scales, rounded to bfloat16, for any number of rows.
-struct Rounded : PairWay {
+struct Rounded : Pairs {
   static constexpr bool scales_sums = false;
   static constexpr int unpacks_rows = 0;
   template <int... N>
@@ -151,7 +128,7 @@ struct Rounded : PairWay {
         unpack_step(from, panel, scale, std::make_integer_sequence<int, 4>());
     }
   }
-  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_rows<PairWay, AsRead<PairWay, false>>(p, std::make_integer_sequence<int, kRows>()); }
+  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_rows<Pairs, AsRead<Pairs, false>>(p, std::make_integer_sequence<int, kRows>()); }
 };
 #endif
 
