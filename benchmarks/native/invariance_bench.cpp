@@ -92,9 +92,10 @@ struct WayOf<Kind, Packing::same> {
 /// For one row.
 template <Packing How, int Chains>
 struct Chained : Pairs {
+  static constexpr int panels_at_once(Packing, std::int64_t) { return 2; }  // four chains of more have too few registers
   INGOT_INLINE void multiply(const BlockProduct& p) {
     typedef typename WayOf<Pairs, How>::Type Way;
-    const int distance = kAhead / p.panels, steps = (p.k + Way::depth - 1) / Way::depth;
+    const int distance = (Way::narrow ? kNarrowAhead : kAhead) / p.panels, steps = (p.k + Way::depth - 1) / Way::depth;
     multiply_block(chained<Pairs, Way, Chains>, p, 0, 1, {p.w + distance, Way::bytes, p.ahead, steps - distance / Way::bytes});
   }
 };
