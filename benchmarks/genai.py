@@ -22,9 +22,16 @@ WEIGHTS = {
 }  # fmt: skip
 
 
-def peer(directory: Path, threads: int, weights: str | None = "fp16") -> AbstractContextManager[Peer | None]:
+# Rows meet weights of int8 and int4 as int8 too, 32 values to a scale, unless this property of the plugin says
+# otherwise: 0 leaves them floats. Of 32, 128 and whole rows 128 is the fastest (NOTES.md).
+ROWS, ROWS_OF_FLOATS, ROWS_OF_INT8 = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "0", "128"
+
+
+def peer(
+    directory: Path, threads: int, weights: str | None = "fp16", rows_of_int8: bool = False
+) -> AbstractContextManager[Peer | None]:
     """The model of a Hugging Face directory with such weights, a key of WEIGHTS. It computes in bfloat16, or in
-    float32 at a level of instructions without it.
+    float32 at a level of instructions without it, or with `rows_of_int8` rounds what meets weights of integers.
 
     None where OpenVINO GenAI is not installed, and for no weights.
     """
@@ -33,6 +40,7 @@ def peer(directory: Path, threads: int, weights: str | None = "fp16") -> Abstrac
         return nullcontext()
     model = str(_converted(Path(python), directory, weights))
     properties = {"INFERENCE_PRECISION_HINT": "bf16" if has_bfloat16() else "f32"}
+    properties[ROWS] = ROWS_OF_INT8 if rows_of_int8 else ROWS_OF_FLOATS
     settings = {"model": model, "threads": threads, "scheduler": SCHEDULER, "properties": properties}
     return Peer(NAME, python, "benchmarks.genai_process", settings)
 

@@ -9,18 +9,16 @@ Of another way the result is how many times as fast as ours it is: above 1 ours 
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import CACHE, ROOT, Options, Result, Sample, ratios
+from benchmarks.harness import Options, Result, Sample, ratios
+from benchmarks.level_code import compiled
 from benchmarks.llm_formats import FORMATS, Format
 from benchmarks.machine import forced_level
-
-SOURCE = ROOT / "benchmarks" / "native" / "invariance_bench.cpp"
-LAYERS = 22
+from benchmarks.tinyllama import LAYERS
 
 
 def invariance(options: Options) -> Result:
@@ -28,7 +26,7 @@ def invariance(options: Options) -> Result:
     if forced_level() is not None:
         raise SystemExit("invariance: its ways are compiled for this machine, not for a level: unset INGOT_ISA")
     result = Result("invariance")
-    program = _program()
+    program = compiled("invariance_bench.cpp", "invariance", {})
     for format in FORMATS:
         found = _measured(program, format, options)
         ours = {one["rows"]: one["seconds"] for one in found if one["way"] == "ours"}
@@ -41,23 +39,6 @@ def invariance(options: Options) -> Result:
                 note = f"differs by {other['difference']:.1g} of the largest" if other["difference"] else ""
                 result.measured(f"{label}: {other['way']}", faster, "× as fast", note)
     return result
-
-
-def _program() -> Path:
-    cores = sorted((ROOT / "build").glob("*/libingot_core.a"), key=lambda path: path.stat().st_mtime)
-    if not cores:
-        raise SystemExit("invariance needs the core's static library: make builds build/*/libingot_core.a")
-    core, program = cores[-1], CACHE / "invariance"
-    sources = [core, *SOURCE.parent.glob("*.h"), SOURCE]
-    if not program.exists() or program.stat().st_mtime < max(one.stat().st_mtime for one in sources):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        levels = next(core.parent.rglob("include/levels.h")).parent
-        folders = (levels, ROOT / "native" / "src", ROOT / "native" / "kernels")
-        json_library = Path(importlib.import_module("nlohmann_json").__path__[0]) / "include"
-        command = ["g++", "-O3", "-std=c++20", "-march=native", "-pthread", "-DINGOT_LEVEL=bench"]
-        command += [*(f"-I{folder}" for folder in folders), "-isystem", str(json_library)]
-        subprocess.run([*command, str(SOURCE), str(core), "-o", str(program)], check=True)
-    return program
 
 
 def _measured(program: Path, format: Format, options: Options) -> list[dict[str, Any]]:

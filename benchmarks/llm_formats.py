@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import ingot
-from benchmarks import genai, llama_cpp
+from benchmarks import genai, level_code, llama_cpp
 from benchmarks.harness import CACHE, ROOT, Options, Result, Sample, Share, alternated, ratios, seconds
 from benchmarks.machine import hold_peers, peak, read_now, roofs
 from benchmarks.peer import Peer
 from benchmarks.pico import rate
-from benchmarks.tinyllama import LAYER_WEIGHTS, directory, weight_bytes
+from benchmarks.tinyllama import LAYER_WEIGHTS, LAYERS, directory, weight_bytes
 
 ROOF = "read bandwidth"
+PRODUCTS = "matmul_bench"  # a prompt's products by themselves
+OF_PRODUCTS = 0.85  # the goal: of what these reach
 PROMPTS = (512, 2047)  # tokens; the model has room for one more than the longer one
 TOGETHER, TOKENS = 16, 33
 CHARTED = {genai.NAME: "OpenVINO"}  # what the chart calls them, where that is another word
@@ -69,13 +71,14 @@ def measured(format: Format, options: Options) -> Result:
     drawn = {n: [random.randrange(5, 4000) for _ in range(n)] for n in PROMPTS}
     many = [[random.randrange(5, 4000) for _ in range(32)] for _ in range(TOGETHER)]
     path = engine(format)
+    products = partial(level_code.prompt_rate, level_code.matmul_bench(format.weights, format.activations), LAYERS)
     roofs.cache_clear()
     with ExitStack() as stack:
         add = partial(_add, result, format, _contestants(format, path, options.threads, stack, result), options)
         add("decode", partial(_decode, many[:1]), bytes_read=weight_bytes(path))
         for n in PROMPTS:
             summed = peak("int8" if format.activations else "bfloat16", options.threads)
-            add(f"prompt of {n}", partial(_prompt, drawn[n]), limit=summed / (2 * LAYER_WEIGHTS))
+            add(f"prompt of {n}", partial(_prompt, drawn[n]), limit=summed / (2 * LAYER_WEIGHTS), products=products)
         add(f"{TOGETHER} at once", partial(_decode, many))
     return result
 
@@ -95,29 +98,41 @@ def _contestants(format: Format, path: Path, threads: int, stack: ExitStack, res
         result.notes.append(f"{held}; not llama.cpp, which is left out")
     llm = stack.enter_context(ingot.LLM(path, threads=threads, prefix_cache=False, max_running=TOGETHER))
     runs: dict[str, Run] = {"ingot": lambda prompts, tokens: llm.generate(prompts, max_tokens=tokens, ignore_end=True)}
-    for module, weights in ((genai, format.genai), (llama_cpp, format.llama_cpp)):
-        if held is not None and module is llama_cpp:
-            continue
-        peer: Peer | None = stack.enter_context(module.peer(directory(), threads, weights))
+    rows_of_int8 = format.activations is not None
+    opened: list[tuple[str | None, str, AbstractContextManager[Peer | None]]] = [
+        (format.genai, genai.ABSENT, genai.peer(directory(), threads, format.genai, rows_of_int8))
+    ]
+    if held is None:
+        opened.append((format.llama_cpp, llama_cpp.ABSENT, llama_cpp.peer(directory(), threads, format.llama_cpp)))
+    for weights, absent, opening in opened:
+        peer = stack.enter_context(opening)
         if peer is not None:
             runs[peer.name] = peer.generate
-        note: str = module.ABSENT if peer is None else f"{peer.name} {peer.version}"
+        note = absent if peer is None else f"{peer.name} {peer.version}"
         if weights is not None and note not in result.notes:
             result.notes.append(note)
+    if genai.NAME in runs and format.weights != "same":
+        size = genai.ROWS_OF_INT8 if rows_of_int8 else genai.ROWS_OF_FLOATS
+        result.notes.append(f"{genai.NAME} with {genai.ROWS} {size}")
     return runs
 
 
 def _add(result: Result, format: Format, runs: dict[str, Run], options: Options, what: str,
-         measure: Callable[[Run], float], bytes_read: int = 0, limit: float = 0.0) -> None:  # fmt: skip
+         measure: Callable[[Run], float], bytes_read: int = 0, limit: float = 0.0,
+         products: Callable[[int], float] | None = None) -> None:  # fmt: skip
     """What `measure` says of ours and of each peer, in turns: tokens a second, and how many times a peer's ours are.
 
     `bytes_read` by a step, of the read bandwidth that takes its turn with them; or the `limit` in tokens a second that
-    arithmetic sets: shares are of that.
+    arithmetic sets: shares are of that. `products` takes its turn too: with so many
+    threads, what products alone let through.
     """
     turns: dict[str, Callable[[], float]] = {who: partial(measure, run) for who, run in runs.items()}
     if bytes_read:
         turns[ROOF] = partial(read_now, options.threads)
+    if products is not None:
+        turns[PRODUCTS] = partial(products, options.threads)
     found = alternated(turns, options.pairs)
+    alone = found.pop(PRODUCTS, None)
     roof = [1e9 * read / bytes_read for read in found.pop(ROOF, ())]  # tokens a second
     samples = {who: Sample.of(rates) for who, rates in found.items()}
     ours = samples["ingot"]
@@ -126,6 +141,11 @@ def _add(result: Result, format: Format, runs: dict[str, Run], options: Options,
         share, read = ratios(found["ingot"], roof), Sample.of(roof).median * bytes_read / 1e9
         result.add(f"{format.name}: share of the read bandwidth", share.median, "", quartiles=share.quartiles,
                    at_least=format.share, note=f"{read:.1f} GB/s")  # fmt: skip
+    if alone is not None:
+        share = ratios(found["ingot"], alone)
+        result.add(f"{format.name}: {what}, share of what {PRODUCTS} reaches", share.median, "",
+                   quartiles=share.quartiles, at_least=OF_PRODUCTS,
+                   note=f"{Sample.of(alone).median:.0f} tok/s")  # fmt: skip
     for who in list(found)[1:]:
         ahead = ratios(found["ingot"], found[who])
         result.add(f"{format.name}: {what}, × {who}", ahead.median, "×", quartiles=ahead.quartiles)

@@ -16,7 +16,8 @@ from benchmarks.machine import roofs
 from benchmarks.pico import peer, peer_tokens, rate
 
 DIRECTORY = CACHE / "tinyllama"
-LAYER_WEIGHTS = 22 * (2048 * (2048 + 256 + 256 + 2048) + 3 * 2048 * 5632)  # a token of a prompt meets each once
+LAYERS = 22
+LAYER_WEIGHTS = LAYERS * (2048 * (2048 + 256 + 256 + 2048) + 3 * 2048 * 5632)  # a token of a prompt meets each once
 ENGINE = CACHE / "tinyllama-bfloat16.ingot"
 
 
@@ -27,8 +28,8 @@ def directory() -> Path:
 
         torch.manual_seed(0)
         config = transformers.LlamaConfig(
-            vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32,
-            num_key_value_heads=4, max_position_embeddings=2048, bos_token_id=0, eos_token_id=0,
+            vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=LAYERS,
+            num_attention_heads=32, num_key_value_heads=4, max_position_embeddings=2048, bos_token_id=0, eos_token_id=0,
         )  # fmt: skip
         torch.set_default_dtype(torch.bfloat16)
         transformers.LlamaForCausalLM(config).save_pretrained(DIRECTORY)

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks.harness import Options
+from benchmarks import genai, llm_formats
+from benchmarks.harness import Options, Result
 from ingot.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,3 +109,24 @@ def test_the_fault_of_a_gpu_is_what_doctor_says(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("ingot.backends.device.device_of", refused)
     assert command.gpu_fault() == "device 'cuda' is not there"
+
+
+def test_prompts_are_held_against_their_products_alone() -> None:
+    result = Result("llm-int8")
+    ours: dict[str, llm_formats.Run] = {"ingot": lambda prompts, tokens: None}
+    llm_formats._add(
+        result, llm_formats.FORMATS[1], ours, Options(pairs=3, threads=2), "prompt of 9", lambda run: 90.0,
+        products=lambda threads: 50.0 * threads,
+    )  # fmt: skip
+    (row,) = (row for row in result.rows if "share of what matmul_bench reaches" in row.what)
+    assert row.value == 0.9 and row.at_least == 0.85 and row.note == "100 tok/s"
+
+
+@pytest.mark.parametrize(("rows_of_int8", "size"), [(False, "0"), (True, "128")])
+def test_genai_rounds_rows_where_ours_do(rows_of_int8: bool, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setenv(genai.VARIABLE, sys.executable)
+    monkeypatch.setattr(genai, "_converted", lambda python, directory, weights: directory)
+    monkeypatch.setattr(genai, "Peer", lambda name, python, module, settings: asked.append(settings))
+    genai.peer(Path("model"), 2, "int4", rows_of_int8)
+    assert asked[0]["properties"]["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == size

@@ -5,8 +5,11 @@
 //   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
 //     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
 //     benchmarks/native/matmul_bench.cpp build/dev/libingot_core.a -pthread -o bench
-// Run: [INGOT_ISA=level] ./bench [threads = 2] [seconds per figure = 0.3] [only so many shapes: 5 are those of a language model]. "cold" weights come one after the other from a pool of 1 GiB of huge
+// Run: [INGOT_ISA=level] ./bench [threads = 2] [seconds per figure = 0.3] [only so many shapes: 5 are those of a language model] [rows: prints only
+// the seconds of each shape with so many rows and cold weights, as JSON]. "cold" weights come one after the other from a pool of 1 GiB of huge
 // pages (the median of the repetitions), "warm" ones are the same each time (the best).
+#include <utility>
+
 #include "bench.h"
 
 namespace {
@@ -72,6 +75,7 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.3;
   const std::size_t most = argc > 3 ? static_cast<std::size_t>(std::atoi(argv[3])) : 100;
+  const int only_rows = argc > 4 ? std::atoi(argv[4]) : 0;
   Team team(threads);
   std::byte* pool = huge(kPool + (64 << 20));
   fill(pool, 1 << 22);
@@ -90,26 +94,9 @@ int main(int argc, char** argv) {
   std::vector<std::byte*> scratch;
   for (int i = 0; i < threads; ++i) scratch.push_back(huge(64 << 20));
 
-  const double read = bandwidth(team, pool);
-  std::printf("level %s, threads %d, read bandwidth %.1f GB/s\n", name_of(current_level()).data(), threads, read * 1e-9);
-
   const std::vector<Product> all = {{1, 2048, 2048, 1}, {1, 2560, 2048, 1}, {1, 5632, 2048, 2}, {1, 2048, 5632, 1}, {1, 32000, 2048, 1},
                             {1, 256, 256, 1},   {1, 512, 256, 1},   {1, 768, 256, 2},   {1, 256, 768, 1},   {1, 1024, 256, 1}, {1, 256, 1024, 1}};
   const std::vector<Product> shapes(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(most, all.size())));
-  // The same bits for one row and for many.
-  for (Product p : {Product{200, 320, 1000, 1}, Product{37, 96, 2048, 2}}) {
-    multiply(team, p, x, pool, scales, y, scratch);
-    std::vector<std::byte> whole(y, y + p.rows * p.n * kOutWidth);
-    const std::int64_t rows = p.rows;
-    bool same = true;
-    for (std::int64_t r = 0; r < rows; ++r) {
-      p.rows = 1;
-      multiply(team, p, x + r * p.k * kWidth, pool, scales, y, scratch);
-      same = same && std::memcmp(y, whole.data() + r * p.n * kOutWidth, p.n * kOutWidth) == 0;
-    }
-    std::printf("rows alone and together: %s\n", same ? "the same bits" : "DIFFERENT BITS");
-  }
-
   const auto measure = [&](const Product& p, bool cold) {
     const std::int64_t bytes = p.weight_bytes(), step = round_up(p.panels_bytes(), 4096), scales_step = round_up(p.scales_bytes(), 4096);
     const std::int64_t most = scales_step == 0 ? kPool : kPool / 4 / scales_step;
@@ -126,6 +113,33 @@ int main(int argc, char** argv) {
     std::sort(times.begin(), times.end());
     return cold ? times[times.size() / 2] : times[0];
   };
+  if (only_rows != 0) {
+    const char* before = "{\"seconds\": [";
+    for (Product p : shapes) {
+      p.rows = only_rows;
+      std::printf("%s%.9f", std::exchange(before, ", "), measure(p, true));
+    }
+    std::printf("]}\n");
+    return 0;
+  }
+
+  const double read = bandwidth(team, pool);
+  std::printf("level %s, threads %d, read bandwidth %.1f GB/s\n", name_of(current_level()).data(), threads, read * 1e-9);
+
+  // The same bits for one row and for many.
+  for (Product p : {Product{200, 320, 1000, 1}, Product{37, 96, 2048, 2}}) {
+    multiply(team, p, x, pool, scales, y, scratch);
+    std::vector<std::byte> whole(y, y + p.rows * p.n * kOutWidth);
+    const std::int64_t rows = p.rows;
+    bool same = true;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      p.rows = 1;
+      multiply(team, p, x + r * p.k * kWidth, pool, scales, y, scratch);
+      same = same && std::memcmp(y, whole.data() + r * p.n * kOutWidth, p.n * kOutWidth) == 0;
+    }
+    std::printf("rows alone and together: %s\n", same ? "the same bits" : "DIFFERENT BITS");
+  }
+
   std::printf("%-22s %28s %28s\n", "one row: n x k, parts", "cold us, GB/s, of read", "warm us, GB/s");
   for (const Product& p : shapes) {
     const double cold = measure(p, true), warm = measure(p, false);
