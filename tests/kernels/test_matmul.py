@@ -271,6 +271,29 @@ def test_activations_in_chains_and_in_tiles(dtype: str) -> None:
         assert same_bits(product(x, [w], dtype, epilogue), want.astype(NUMPY[dtype]))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("wide", [False, True], ids=["bias as x", "bias in float32"])
+def test_a_bias_and_gelu(dtype: str, wide: bool) -> None:
+    """The same bits from the loop for just these as by a step of the expression: NaN, overflow and denormals too."""
+    rng = np.random.default_rng(9)
+    x, w = draw(rng, (45, 70), dtype), draw(rng, (75, 70), dtype)
+    bias = draw(rng, (75,), "float32" if wide else dtype)
+    with np.errstate(over="ignore"):
+        bias[:14] = bias[40:54] = np.array(SPECIAL).astype(bias.dtype)
+    x[5] = 0  # the bias alone
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = product(x, [w]) + bias.astype(np.float32)
+    moved = [[name, kind, *(rest if name == "const" else [a + 2 for a in rest])] for name, kind, *rest in GELU[1:]]
+    steps = [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1], *moved]
+    (want,) = run("elementwise", {"expression": {"steps": GELU, "outputs": [8]}}, [sums], [("float32", sums.shape)], 1)
+    epilogue = {"steps": steps, "outputs": [10]}
+    for rows in (1, 3, 4, 7, 45):
+        few = x[:rows].copy()
+        assert same_bits(product(few, [w], "float32", epilogue, (bias,)), want[:rows])
+        with np.errstate(over="ignore"):
+            assert same_bits(product(few, [w], dtype, epilogue, (bias,)), want[:rows].astype(NUMPY[dtype]))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize(("n", "k"), [(1056, 64), (1056, 96), (1000, 64), (544, 1280)])
 def test_results_beyond_the_caches(dtype: str, n: int, k: int) -> None:

@@ -96,6 +96,7 @@ inline bool takes_row(const Chain& chain, const TileOperand* in, int at, Step st
 
 template <bool Whole>
 ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
+inline ScaledRows gelu_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
 
 /// Whether the expression is a chain from operand 0, which is dense. The rows of its other operands are dense or repeat one
 /// value: what load_rows reads.
@@ -159,7 +160,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   if (value != code.outputs[0]) return false;
   if (is_chain_byte(out.dtype)) end_chain(chain);
   chain.scaled = takes_row(chain, in, 0, Step::mul) && takes_row(chain, in, 1, Step::add);
-  chain.rows = takes_row(chain, in, 0, Step::mul) ? scaled_rows_of<false>(chain, in, out) : nullptr;
+  chain.rows = takes_row(chain, in, 0, Step::mul) ? scaled_rows_of<false>(chain, in, out) : gelu_rows_of(chain, in, out);
   return true;
 }
 
@@ -539,6 +540,51 @@ ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand
   if (residual->dtype == DType::bfloat16) return scaled_rows_to<bfloat16, Whole>(chain, out);
   if (residual->dtype == DType::int8) return scaled_rows_to<std::int8_t, Whole>(chain, out);
   return residual->dtype == DType::uint8 ? scaled_rows_to<std::uint8_t, Whole>(chain, out) : nullptr;
+}
+
+#if defined(__AVX512F__)
+constexpr int kGeluRows = 4;  // two vectors of each at once: what registers hold
+#else
+constexpr int kGeluRows = 1;
+#endif
+
+/// Two vectors of R rows: sum + bias, and GELU.
+template <class Out, int R>
+INGOT_INLINE void take_gelu_rows(const float* sums, std::int64_t stride, const Vec (&bias)[2], Out* to, std::int64_t out_stride) {
+  Vec v[R][2];
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = load(sums + r * stride + c * kLanes) + bias[c];
+  }
+  gelu_each<2 * R>(&v[0][0]);
+  if constexpr (__is_same(Out, bfloat16))
+    if (store_rounded(to, out_stride, v)) return;
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(to + r * out_stride + c * kLanes, v[r][c]);
+  }
+}
+
+/// The same of all rows.
+template <class Out>
+__attribute__((noinline)) void gelu_rows(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows,
+                                         std::int64_t column) {
+  Vec bias[2];
+  load_shared(&in[chain.links[0].operand], column, bias);
+  const float* sums = (const float*)in[0].data + column;
+  Out* to = (Out*)out.data + column;
+  const auto take = [&]<int R>() __attribute__((always_inline)) {
+    take_gelu_rows<Out, R>(sums, in[0].row_stride, bias, to, out.row_stride);
+    rows -= R, sums += R * in[0].row_stride, to += R * out.row_stride;
+  };
+  while (rows >= kGeluRows) take.template operator()<kGeluRows>();
+  while (rows > 0) take.template operator()<1>();
+}
+
+/// What runs a chain of a bias that all rows share and GELU; null for others.
+inline ScaledRows gelu_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
+  chain.factor = chain.residual = chain.shifts[0] = chain.shifts[1] = -1;
+  chain.gelu = chain.count == 2 && chain.links[1].step == Step::gelu;
+  if (!chain.gelu || chain.ending.present || in[0].dtype != DType::float32 || !is_shared_row(taken_at(chain, in, 0, Step::add))) return nullptr;
+  return out.dtype == DType::float32 ? gelu_rows<float> : out.dtype == DType::bfloat16 ? gelu_rows<bfloat16> : nullptr;
 }
 
 /// The columns of R rows from that one on.

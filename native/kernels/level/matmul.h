@@ -62,7 +62,7 @@ constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfl
 constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 16, 1 << 19, 0, 64};    // AMX
 constexpr Blocking kQuadBlocking = {512, 128, 512, 4, 4, 6, 1 << 19, 56};  // int8
 constexpr Blocking kTileQuadBlocking = {512, 512, 512, 8, 8, 8, 1 << 20, 0, 64};  // int8 on AMX
-constexpr Blocking kNibbleBlocking = {512, 128, 512, 4, 4, 6, 1 << 19};   // int8 with weights of 4 bits
+constexpr Blocking kNibbleBlocking = {512, 128, 512, 4, 4, 8, 1 << 19};   // int8 with weights of 4 bits: sums of groups make packing dear
 constexpr std::int64_t kLong = 640, kLine = 64, kNearWeights = 256 << 10;
 
 /// The order of a product's loops, where a build has measured it; sums are the same in each. Rows are dealt to workers before.

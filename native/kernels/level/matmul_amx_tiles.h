@@ -46,7 +46,7 @@ class BlockEnd {
     direct_ = chained_ && sizeof(T) > 1 && is_direct<T>(job, end_);
     end_.chain.streams = streams();
     if constexpr (sizeof(T) == 1)
-      if (chained_ && end_.chain.rows != nullptr && job.places == nullptr) whole_ = scaled_rows_of<true>(end_.chain, in, job.epilogue.out);
+      if (chained_ && end_.chain.links[0].step == Step::mul && end_.chain.rows != nullptr && job.places == nullptr) whole_ = scaled_rows_of<true>(end_.chain, in, job.epilogue.out);
   }
 
   /// Bytes that the ends of a row read and write.
