@@ -27,6 +27,7 @@ MAX_STEPS, MAX_INPUTS, MAX_OUTPUTS = 256, 64, 16
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
            "ge": np.greater_equal}
 _NARROW_FLOATS = ("bfloat16", "float16")
+_JUMPS = ("floor", "ceil", "mod", "fmod", "floordiv")  # of floats: a last bit may become a whole one
 _WRAPS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 _REGISTERS = ("int32", "int64")
 FLOAT_CLASSES, INT_CLASSES = ("float32", "float64"), ("int64", "uint64")
@@ -255,20 +256,14 @@ def is_needless_rounding(steps: Sequence[Any], step: Any, kinds: Sequence[DType 
     return kind is not None and kind.name == step[3]
 
 
-def rounds_to_floats(step: Any) -> bool:
-    """Whether a step rounds to a type of floats."""
-    return step[0] == "round" and step[1] == "float32" and len(step) == 4
-
-
 def without_needless_rounding(
     steps: Sequence[Any], outputs: Sequence[int], kinds: Sequence[DType], ends: Sequence[DType]
 ) -> tuple[Any, Any]:
     """Steps and outputs of an expression on operands of these dtypes, its results of dtypes `ends`, without the steps
-    that round nothing: what lies in memory as it is, and what is rounded again when it is stored. Where all results
-    are bytes, so are all floats, and far more coarsely: there no step rounds to a type of floats."""
+    that round nothing: what lies in memory as it is, and what is rounded again, when it is stored or to bytes."""
     rounded_later = {_rounded_later(steps, outputs, output, end) for output, end in zip(outputs, ends, strict=True)}
     if all(end.name in ("int8", "uint8") for end in ends):
-        rounded_later |= {at for at, step in enumerate(steps) if rounds_to_floats(step)}
+        rounded_later |= _quantised_later(steps, outputs)
     kept: list[Any] = []
     number: list[int] = []
     for at, step in enumerate(steps):
@@ -290,12 +285,41 @@ def _rounded_later(steps: Sequence[Any], outputs: Sequence[int], at: int, end: D
     give -0 of what rounds to that before a limit of 0; rounded behind the limit it is always 0.)"""
     while [o for step in steps for o in _arguments(step)].count(at) + outputs.count(at) == 1:
         name, kind, *args = steps[at]
-        if rounds_to_floats(steps[at]):
+        if _rounds_to_floats(steps[at]):
             return at if args[1] == end.name else -1
         if name not in ("max", "min") or kind != "float32" or not _holds(end, steps[args[1]]):
             return -1
         at = args[0]
     return -1
+
+
+def _quantised_later(steps: Sequence[Any], outputs: Sequence[int]) -> set[int]:
+    """The steps that round to a type of floats what sums, products and functions make of it, and a step to whole
+    numbers then rounds: far more coarsely, where these become bytes. Not those whose result is compared or otherwise
+    jumps before, nor those whose operand something else reads: x - bfloat16(x) is what rounding took away."""
+    readers: list[list[int]] = [[] for _ in steps]
+    for at, step in enumerate(steps):
+        for argument in _arguments(step):
+            readers[argument].append(at)
+    quantised: dict[int, bool] = {}
+    for at in reversed(range(len(steps))):
+        quantised[at] = bool(readers[at]) and at not in outputs and all(
+            _rounds_to_whole(steps[reader]) or (
+                quantised[reader] and steps[reader][1] == "float32" and steps[reader][0] not in _JUMPS
+            ) for reader in readers[at]
+        )  # fmt: skip
+    return {
+        at for at, step in enumerate(steps)
+        if _rounds_to_floats(step) and quantised[at] and readers[step[2]] == [at] and step[2] not in outputs
+    }  # fmt: skip
+
+
+def _rounds_to_floats(step: Any) -> bool:
+    return bool(step[0] == "round" and step[1] == "float32" and len(step) == 4)
+
+
+def _rounds_to_whole(step: Any) -> bool:
+    return bool(step[0] == "round" and step[1] == "float32" and len(step) == 3)
 
 
 def _arguments(step: Any) -> list[int]:

@@ -20,7 +20,6 @@ from ingot.ir.expr import (
     NoExpression,
     class_of,
     is_needless_rounding,
-    rounds_to_floats,
     without_needless_rounding,
 )  # fmt: skip
 from ingot.ir.weight_format import INTEGERS
@@ -410,7 +409,6 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
     order = [*own, *added]  # what the new expression reads beside the op's results
     results = sum(v.node.op.parts for v in taken)
     steps: list[tuple[Any, ...]] = []
-    to_bytes = node.output.dtype in BYTES  # then floats are not rounded before, as without_needless_rounding has it
 
     def appended(expression: Any, inputs: Sequence[Value | int], known: Mapping[int, int]) -> int:
         """The number of its result's step. An input is an operand, or the number of one of the op's results."""
@@ -419,7 +417,7 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
         lying = [None if not isinstance(v, Value) or id(v) in known else v.dtype for v in inputs]
         for step in own_steps:
             name, kind, *args = step
-            if is_needless_rounding(own_steps, step, lying) or (to_bytes and rounds_to_floats(step)):
+            if is_needless_rounding(own_steps, step, lying):
                 number.append(number[args[0]])
                 continue
             if name == "input":
@@ -445,7 +443,10 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
     result = appended(node.op.expression, node.inputs, known)  # type: ignore[attr-defined]
     held = (*taken[0].node.inputs[: op.held], *(w for v in taken[1:] for w in v.node.inputs[1 : v.node.op.held]))
     changed: dict[str, Any] = {"parts": 2, "layouts": plain(len(held))} if len(taken) > 1 else {}
-    if first.node.inputs[0].dtype is dtypes.int8 or to_bytes:
+    if to_bytes := node.output.dtype in BYTES:
+        kinds = [*[dtypes.float32] * results, *(v.dtype for v in order)]
+        steps, (result,) = without_needless_rounding(steps, (result,), kinds, [node.output.dtype])
+    if to_bytes or first.node.inputs[0].dtype is dtypes.int8:
         steps, result = _by_products(steps, result)
     made = dataclasses.replace(op, epilogue=(tuple(steps), (result,)), dtype=node.output.dtype, **changed)
     return node.output.network.emit(made, (*held, *order))  # type: ignore[no-any-return]

@@ -258,3 +258,25 @@ def test_what_becomes_bytes_is_not_rounded_to_floats_before() -> None:
     e.output(e.cast(total, dtypes.float32))
     ends = [dtypes.int8, dtypes.float32]
     assert len(without_needless_rounding(e.steps, e.outputs, kinds, ends)[0]) == len(e.steps)
+
+
+@pytest.mark.parametrize("what", ["left over", "compared", "whole before", "truncated", "stored too"])
+def test_what_tells_of_rounding_is_rounded_before_it_becomes_bytes(what: str) -> None:
+    """What rounding took away, what is rounded compared with, and what else jumps."""
+    e = ExprBuilder()
+    x = e.input(0, dtypes.float32)
+    narrow = e.cast(e.cast(x, dtypes.bfloat16), dtypes.float32)
+    if what == "left over":
+        e.output(e.cast(e.round((x - narrow) * 1e4), dtypes.int8))
+    elif what == "compared":
+        e.output(e.cast(e.round(e.where(e.lt(narrow, 1.0), narrow, 2.0) * 9.0), dtypes.int8))
+    elif what == "whole before":
+        e.output(e.cast(e.round(e.floor(narrow) * 9.0), dtypes.int8))
+    elif what == "truncated":
+        e.output(e.cast(narrow, dtypes.int8))
+    else:
+        e.output(e.cast(e.round(narrow * 9.0), dtypes.int8))
+        e.output(e.cast(narrow, dtypes.uint8))
+    ends = [dtypes.int8, dtypes.uint8][: len(e.outputs)]
+    found, outputs = without_needless_rounding(e.steps, e.outputs, [dtypes.float32], ends)
+    assert found == tuple(map(tuple, e.steps)) and list(outputs) == e.outputs
