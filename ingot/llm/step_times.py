@@ -49,7 +49,7 @@ class StepTimes:
         self._since_alone = 0
         self._lately = 1.0  # times as long as decodes alone, steps in which many wait; others count as 1
         self._each = math.inf
-        self._full_pace = math.inf  # tokens a second of the last full step of prompts alone
+        self._full_pace = math.inf  # tokens a second of the last step of prompts alone, at least half full
 
     def took(self, decoded: int, prompts: int, seconds: float, left: int = 0) -> None:
         """A step took so long, with so many rows of decodes and tokens of prompts, and left some of so many prompts."""

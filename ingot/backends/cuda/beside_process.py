@@ -27,6 +27,7 @@ from ingot.backends.cuda.steps_ahead import StepsAhead, compiled
 
 NICE = 19  # the lowest priority: steps need the processors first
 COMPILERS = 4  # threads at most, and no more than half of the processors
+MOST_SAID = 300  # characters of an error: a pipe takes 4 KiB in one piece, whatever else is printed meanwhile
 
 
 class Work:
@@ -81,7 +82,7 @@ class Work:
         try:
             work()
         except Exception as e:  # whatever it is, the others are done
-            self._say(failed=f"{type(e).__name__}: {e}")
+            self._say(failed=f"{type(e).__name__}: {e}"[:MOST_SAID])
         with self._lock:
             self._left -= 1
             if not self._left:

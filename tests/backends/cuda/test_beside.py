@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -74,7 +77,7 @@ def until(path: Path) -> Any:
     """What a file says, when it is there."""
     for _ in range(6000):
         if path.exists():
-            return beside.json.loads(path.read_text() or "null")
+            return json.loads(path.read_text() or "null")
         Event().wait(0.01)
     raise AssertionError(f"{path} does not come")
 
@@ -303,6 +306,19 @@ def test_each_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     work.end()
     assert sorted(compiled) == ["1", "all"]
     assert {"failed": "OSError: no room"} in said and said[-1] == {"messages": 2, "compiled": 2}
+
+
+def test_an_error_is_said_in_one_piece() -> None:
+    """However long it is, and in characters of 12 bytes in JSON."""
+    process: Any = pytest.importorskip("ingot.backends.cuda.beside_process", reason=WITHOUT)
+    reads, writes = os.pipe()
+    work = process.Work(SimpleNamespace(missing=raises(OSError("\U0001f600" * 5000))), partial(process._say, writes))
+    work.take({"steps": [[1, 1, 1, 64, True]], "kinds": [], "own": []})
+    with open(reads, "rb") as said:
+        line = said.readline()
+    work.end()
+    os.close(writes)
+    assert b"failed" in line and len(line) <= select.PIPE_BUF
 
 
 def test_what_has_begun_is_done_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
