@@ -27,15 +27,15 @@ struct Ending {
 };
 
 struct Chain;
-typedef void (*ScaledRows)(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t column);
+typedef void (*ChainRows)(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t column);
 
 struct Chain {
   static constexpr int kMost = 16;
   int count;  // of the links before the ending
   bool streams;  // rows, which are whole lines, are written past the caches
   bool scaled;  // the first two are a product with one float32 row and a sum with another
-  // What runs all rows of two vectors of a chain that begins with such a product, where little follows it; or null.
-  ScaledRows rows;
+  // What runs all rows of two vectors of a chain that begins with such a product, where little follows it, or that is a bias and GELU; or null.
+  ChainRows rows;
   // What follows, by its link or -1: a product with a number for each row, sums with rows that all share, a residual.
   int factor, shifts[2], residual;
   bool gelu;  // comes behind these
@@ -95,8 +95,8 @@ inline bool takes_row(const Chain& chain, const TileOperand* in, int at, Step st
 }
 
 template <bool Whole>
-ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
-inline ScaledRows gelu_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
+ChainRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
+inline ChainRows gelu_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
 
 /// Whether the expression is a chain from operand 0, which is dense. The rows of its other operands are dense or repeat one
 /// value: what load_rows reads.
@@ -508,12 +508,12 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
 }
 
 template <class Residual, class Out, bool Whole>
-INGOT_INLINE ScaledRows scaled_bytes_to(const Ending& ending) {
+INGOT_INLINE ChainRows scaled_bytes_to(const Ending& ending) {
   return ending.low == 0 ? scaled_rows<Residual, Out, Whole, true> : scaled_rows<Residual, Out, Whole, false>;
 }
 
 template <class Residual, bool Whole>
-INGOT_INLINE ScaledRows scaled_rows_to(const Chain& chain, const TileOperand& out) {
+INGOT_INLINE ChainRows scaled_rows_to(const Chain& chain, const TileOperand& out) {
   if (out.dtype == DType::float32) return scaled_rows<Residual, float, Whole, false>;
   if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16, Whole, false>;
   if (!chain.ending.present) return nullptr;
@@ -524,7 +524,7 @@ INGOT_INLINE ScaledRows scaled_rows_to(const Chain& chain, const TileOperand& ou
 
 /// What runs a chain whose first link is a product with a row of float32; null where others follow than those that scaled_rows has.
 template <bool Whole>
-ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
+ChainRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
   int at = 1;
   const TileOperand* const number = taken_at(chain, in, at, Step::mul);
   chain.factor = number != nullptr && number->dtype == DType::float32 && number->spacing() == Spacing::repeated ? at++ : -1;
@@ -580,7 +580,7 @@ __attribute__((noinline)) void gelu_rows(const Chain& chain, const TileOperand* 
 }
 
 /// What runs a chain of a bias that all rows share and GELU; null for others.
-inline ScaledRows gelu_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
+inline ChainRows gelu_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
   chain.factor = chain.residual = chain.shifts[0] = chain.shifts[1] = -1;
   chain.gelu = chain.count == 2 && chain.links[1].step == Step::gelu;
   if (!chain.gelu || chain.ending.present || in[0].dtype != DType::float32 || !is_shared_row(taken_at(chain, in, 0, Step::add))) return nullptr;

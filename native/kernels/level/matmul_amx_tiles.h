@@ -46,7 +46,8 @@ class BlockEnd {
     direct_ = chained_ && sizeof(T) > 1 && is_direct<T>(job, end_);
     end_.chain.streams = streams();
     if constexpr (sizeof(T) == 1)
-      if (chained_ && end_.chain.links[0].step == Step::mul && end_.chain.rows != nullptr && job.places == nullptr) whole_ = scaled_rows_of<true>(end_.chain, in, job.epilogue.out);
+      if (chained_ && end_.chain.rows != nullptr && end_.chain.links[0].step == Step::mul && job.places == nullptr)
+        whole_ = scaled_rows_of<true>(end_.chain, in, job.epilogue.out);
   }
 
   /// Bytes that the ends of a row read and write.
@@ -211,7 +212,7 @@ class BlockEnd {
   const TileRows& rows_;
   RowsEnd end_;
   bool chained_, direct_;
-  ScaledRows whole_ = nullptr;  // takes the sums as whole numbers
+  ChainRows whole_ = nullptr;  // takes the sums as whole numbers
   std::int64_t column_ = 0;
   float* sums_ = nullptr;
   int runs_ = 0;

@@ -125,27 +125,25 @@ INGOT_INLINE Vec erf(Vec x) {
 // x times the Gaussian's distribution function is max(0, x) - |x| S(|x|), where S(t) = erfc(t / sqrt(2)) / 2 falls from 1/2. Its
 // logarithm to base 2 is smooth: a polynomial p (minimax in t S(t)); 2^p is that of the fraction, with the whole part added to the
 // exponent. From 8 on |x| S(|x|) is below 6e-15 and stays there. max(0, x) is (x + |x|) / 2: NaN at -infinity, as torch has it.
-// Of N vectors step by step, since one's steps wait for one another.
 template <int N>
 INGOT_INLINE void gelu_each(Vec* x) {
   constexpr float of_log[] = {-5.54104872e-6f, 5.11862127e-5f, -2.09925623e-4f, -1.1801935e-4f, 7.06790155e-3f, -5.25119081e-2f,
                               -4.59200472e-1f, -1.15110624f, -1.0f};
   constexpr float of_power[] = {9.67161916e-3f, 5.55073507e-2f, 2.40222409e-1f, 6.93147004e-1f, 1.0f};
-  const auto each = [](auto step) __attribute__((always_inline)) { INGOT_UNROLL for (int i = 0; i < N; ++i) step(i); };
   Vec t[N], p[N], shifted[N], e[N];
-  each([&](int i) __attribute__((always_inline)) {
+  each<N>([&](int i) __attribute__((always_inline)) {
     t[i] = min(broadcast(8.0f), abs(x[i]));  // a NaN, as second operand, passes
     p[i] = broadcast(2.35490845e-7f);
   });
-  INGOT_UNROLL for (int c = 0; c < 9; ++c) each([&](int i) __attribute__((always_inline)) { p[i] = fma(p[i], t[i], broadcast(of_log[c])); });
+  INGOT_UNROLL for (int c = 0; c < 9; ++c) each<N>([&](int i) __attribute__((always_inline)) { p[i] = fma(p[i], t[i], broadcast(of_log[c])); });
   const Vec magic = broadcast(12582912.0f), half = broadcast(0.5f);  // 1.5 * 2^23: the whole part in the low bits
-  each([&](int i) __attribute__((always_inline)) {
+  each<N>([&](int i) __attribute__((always_inline)) {
     shifted[i] = p[i] + magic;
     p[i] = p[i] - (shifted[i] - magic);
     e[i] = broadcast(1.32645911e-3f);
   });
-  INGOT_UNROLL for (int c = 0; c < 5; ++c) each([&](int i) __attribute__((always_inline)) { e[i] = fma(e[i], p[i], broadcast(of_power[c])); });
-  each([&](int i) __attribute__((always_inline)) {
+  INGOT_UNROLL for (int c = 0; c < 5; ++c) each<N>([&](int i) __attribute__((always_inline)) { e[i] = fma(e[i], p[i], broadcast(of_power[c])); });
+  each<N>([&](int i) __attribute__((always_inline)) {
     const Vec positive = fma(half, abs(x[i]), half * x[i]);
     x[i] = fnma(t[i], from_bits(bits(e[i]) + shift_left<23>(bits(shifted[i]))), positive);
   });
