@@ -349,3 +349,16 @@ def test_one_that_has_an_epilogue_is_not_paired() -> None:
     made.net.outputs.popitem()
     made.net.remove_dead()
     assert len(made.after(fuse.elementwise, fuse.epilogues)) == 2
+
+
+def test_what_a_product_is_alike_is_told_by_its_rounded_numbers() -> None:
+    """A product in bfloat16, compared with itself as it was stored: 1 everywhere, as bytes too."""
+    made = Made()
+    x, w = made.input(40, 64, dtype="bfloat16"), made.weight(48, 64, dtype="bfloat16")
+    wide = [made.arrays[v.name].astype(np.float32) for v in (x, w)]
+    stored = made.input(40, 48, dtype="bfloat16")
+    made.arrays[stored.name] = (wide[0] @ wide[1].T).astype(stored.dtype.numpy)
+    made.out(F.cast(F.matmul(x, w, transpose_b=True) == stored, "uint8"))
+    assert made.run()["y0"].mean() > 0.9
+    assert len(made.after(fuse.products, fuse.elementwise, fuse.epilogues)) == 1
+    assert made.run()["y0"].mean() > 0.9
