@@ -19,12 +19,13 @@ from benchmarks.level_code import compiled
 from benchmarks.llm_formats import FORMATS, Format
 from benchmarks.machine import forced_level
 from benchmarks.tinyllama import LAYERS
+from ingot.errors import UserError
 
 
 def invariance(options: Options) -> Result:
     """For each format and number of rows: the layers' products, and how many times as fast other ways are."""
     if forced_level() is not None:
-        raise SystemExit("invariance: its ways are compiled for this machine, not for a level: unset INGOT_ISA")
+        raise UserError("invariance: its ways are compiled for this machine, not for a level: unset INGOT_ISA")
     result = Result("invariance")
     program = compiled("invariance_bench.cpp", "invariance", {})
     for format in FORMATS:

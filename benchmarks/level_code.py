@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.harness import CACHE, ROOT
+from ingot.errors import UserError
 
 FOLDER = ROOT / "benchmarks" / "native"
 PROMPT_ROWS, LAYER_SHAPES = 512, 4  # of a step of a prompt; those of a layer are the first that matmul_bench has
@@ -18,11 +19,11 @@ SECONDS = 0.5  # for each shape
 def compiled(source: str, name: str, defined: Mapping[str, str]) -> Path:
     """A program from that file of native/, linked with the core that was built last, under that name.
 
-    Raises SystemExit where no core was built in this tree.
+    Raises UserError where no core was built in this tree.
     """
     cores = sorted((ROOT / "build").glob("*/libingot_core.a"), key=lambda path: path.stat().st_mtime)
     if not cores:
-        raise SystemExit(f"{source} needs the core's static library: make builds build/*/libingot_core.a")
+        raise UserError(f"{source} needs the core's static library: make builds build/*/libingot_core.a")
     core, program = cores[-1], CACHE / name
     sources = [core, *FOLDER.glob("*.h"), FOLDER / source]
     if not program.exists() or program.stat().st_mtime < max(one.stat().st_mtime for one in sources):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import genai, llm_formats
+from benchmarks import genai, level_code, llm_formats
 from benchmarks.harness import Options, Result
 from ingot.errors import UserError
 
@@ -120,6 +120,12 @@ def test_prompts_are_held_against_their_products_alone() -> None:
     )  # fmt: skip
     (row,) = (row for row in result.rows if "share of what matmul_bench reaches" in row.what)
     assert row.value == 0.9 and row.at_least == 0.85 and row.note == "100 tok/s"
+
+
+def test_code_of_a_level_without_a_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(level_code, "ROOT", tmp_path)
+    with pytest.raises(UserError, match=r"matmul_bench.cpp needs the core's static library: make builds"):
+        level_code.matmul_bench("int4-g32", "int8")
 
 
 @pytest.mark.parametrize(("rows_of_int8", "size"), [(False, "0"), (True, "128")])
