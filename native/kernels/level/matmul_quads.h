@@ -26,6 +26,19 @@ struct Quads {
 };
 
 #if INGOT_UNSIGNED_QUADS
+/// Adds to a tile's sums what `add` makes of the quads of R rows and of C vectors of weights.
+template <int R, int C, class Add>
+INGOT_INLINE void add_quads(Vec (&a)[R][C], const std::byte* x, const Ints (&b)[C], const Add& add) {
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    const Ints row = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
+    INGOT_UNROLL for (int c = 0; c < C; ++c) {
+      Ints sum = bits(a[r][c]);
+      add(sum, b[c], row);
+      a[r][c] = from_bits(sum);
+    }
+  }
+}
+
 /// Rows without a negative value, or to which 128 was added.
 struct UnsignedQuads : Quads {
   typedef Ints Values;
@@ -34,14 +47,7 @@ struct UnsignedQuads : Quads {
   INGOT_INLINE Values values(const std::byte* w) { return bits(load((const float*)w)); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) {
-        Ints sum = bits(a[r][c]);
-        add_dot4(sum, b[c], v);
-        a[r][c] = from_bits(sum);
-      }
-    }
+    add_quads(a, x, b, [](Ints& sum, Ints weights, Ints row) __attribute__((always_inline)) { add_dot4(sum, weights, row); });
   }
 };
 #endif
@@ -55,14 +61,7 @@ struct SignedQuads : Quads {
   INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) {
-        Ints sum = bits(a[r][c]);
-        add_dots(sum, b[c], v);
-        a[r][c] = from_bits(sum);
-      }
-    }
+    add_quads(a, x, b, [](Ints& sum, Ints weights, Ints row) __attribute__((always_inline)) { add_dots(sum, weights, row); });
   }
 };
 
