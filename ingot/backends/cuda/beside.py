@@ -30,6 +30,16 @@ from ingot.backends.cuda.steps import Size
 MODULE = "ingot.backends.cuda.beside_process"
 MESSAGE = b"\x1e"  # begins what the process says, beside what it prints: a line of JSON (RFC 7464)
 LINES = 20  # of what it printed last, for the case that it fails
+NICE = 19  # the lowest priority: steps need the processors first
+# Before the module, whose imports take a while. It sees the modules that this process sees. Not by PYTHONPATH, where
+# Python would look before that for code to run (sitecustomize), and which may be to be left alone.
+BEGIN = f"""import os, sys
+os.nice({NICE})
+import json, runpy
+sys.path[:] = json.loads(sys.stdin.buffer.readline())
+runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)"""
+# Options that keep Python from what it would look for at its start, and what sys.flags calls them.
+OPTIONS = {"-E": "ignore_environment", "-s": "no_user_site", "-S": "no_site"}
 
 log = logging.getLogger("ingot.cuda")
 
@@ -151,14 +161,13 @@ class _Process:
         self._hear = hear
         self._ended = ended
         self._messages: SimpleQueue[bytes | None] = SimpleQueue()
-        # It sees the modules that this process sees, and none of the folder that it is started in. It needs no GPU,
-        # nor memory of one.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_CACHE_DIR": cache,
-                       "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
+        # It needs no GPU, nor memory of one.
+        environment = {**os.environ, "TRITON_CACHE_DIR": cache, "CUDA_VISIBLE_DEVICES": ""}
+        options = [option for option, flag in OPTIONS.items() if getattr(sys.flags, flag)]
         self._process: Any = subprocess.Popen(
             # What its imports warn of, those of this process have warned of.
-            [_interpreter(), "-P", "-W", "ignore", "-m", MODULE], env=environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [_interpreter(), *options, "-P", "-W", "ignore", "-c", BEGIN, MODULE], env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             # Ctrl-C at the terminal is not for it. No session of its own: where Linux gives every session the same
             # share of the machine (autogroup), a priority counts among its processes alone.
             process_group=0,
@@ -174,8 +183,10 @@ class _Process:
             self.end()
             self.cut()
             raise
+        # None of the folder that it is started in. What is no text Python leaves out too.
+        self.send([path for path in sys.path if path and isinstance(path, str)])
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Any) -> None:
         """Does not wait until it is read."""
         self._messages.put(json.dumps(message).encode() + b"\n")
 
@@ -203,18 +214,27 @@ class _Process:
         printed: deque[str] = deque(maxlen=LINES)
         for line in self._output:
             text, is_message, message = line.partition(MESSAGE)
+            said = None
+            if is_message:
+                try:
+                    said = json.loads(message)
+                except ValueError:  # a compiler has printed into it, or something like it
+                    text = line
             if text := text.decode(errors="replace").strip():
                 log.debug("the process that compiles kernels beside steps: %s", text)
                 printed.append(text)
-            if is_message:
-                self._hear(self, json.loads(message))
+            if said is not None:
+                self._hear(self, said)
         self._output.close()
         self._ended(self, self._process.wait(), "\n".join(printed))
         self.end()  # for the other thread
 
 
 def _interpreter() -> str:
-    """Raises OSError where this program is another one, which would be started once more."""
+    """Raises OSError where this program is another one, which would be started once more; RuntimeError at the end of
+    this interpreter, where whoever starts a thread waits for it in vain."""
+    if sys.is_finalizing():
+        raise RuntimeError("the interpreter is at its end")
     path = sys.executable or ""
     if getattr(sys, "frozen", False) or "py" not in os.path.basename(path).lower():
         raise OSError(f"sys.executable is {path!r}, which is no Python interpreter")

@@ -25,7 +25,6 @@ from ingot.backends.cuda.kernel_files import Source, prepare, taken
 from ingot.backends.cuda.steps import Size
 from ingot.backends.cuda.steps_ahead import StepsAhead, compiled
 
-NICE = 19  # the lowest priority: steps need the processors first
 COMPILERS = 4  # threads at most, and no more than half of the processors
 MOST_SAID = 300  # characters of an error: a pipe takes 4 KiB in one piece, whatever else is printed meanwhile
 
@@ -38,6 +37,8 @@ class Work:
         self._say = say
         self._finder = ThreadPoolExecutor(1)
         self._compilers = ThreadPoolExecutor(max(1, min(COMPILERS, len(os.sched_getaffinity(0)) // 2)))
+        for pool in (self._finder, self._compilers):
+            pool.submit(int)  # so it has a thread, or this process ends: without, what it is given is never done
         self._lock = threading.Lock()
         self._messages = 0
         self._left = 0  # of what was asked for, and of what came of it
@@ -96,7 +97,6 @@ def _say(descriptor: int, **message: Any) -> None:
 
 def main() -> None:
     """Until standard input ends."""
-    os.nice(NICE)
     logging.basicConfig(format="%(message)s")
     said = json.loads(sys.stdin.buffer.readline())
     prepare(said["architecture"][0])

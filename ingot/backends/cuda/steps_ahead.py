@@ -138,9 +138,12 @@ def _stored(name: str) -> Any:
 
 
 def side_by_side(sources: Sequence[Source]) -> int:
-    """Compiles kernels; how many."""
+    """Compiles kernels; how many. Where no thread can be started, as when the main one has ended, their launches do."""
     if sources:
-        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(sources))) as pool:
+        with (
+            suppress(RuntimeError),
+            ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(sources))) as pool,
+        ):
             list(pool.map(compiled, sources))
     return len(sources)
 

@@ -42,7 +42,7 @@ NOTES = HEAD + """
 first = json.loads(sys.stdin.readline())
 place = first["place"]
 said = {"pid": os.getpid(), "group": os.getpgid(0), "session": os.getsid(0), "parent": os.getppid(),
-        "environment": dict(os.environ), "line": json.loads(sys.stdin.readline())}
+        "nice": os.nice(0), "path": sys.path, "environment": dict(os.environ), "line": json.loads(sys.stdin.readline())}
 with open(place + "/part", "w") as file:
     json.dump(said, file)
 os.rename(place + "/part", place + "/begun")
@@ -137,6 +137,16 @@ def test_one_that_is_killed_is_said_once(module: Any, made: Beside, caplog: pyte
     assert not made._there and len(caplog.records) == 1
 
 
+def test_what_is_printed_into_a_message(module: Any, made: Beside, caplog: pytest.LogCaptureFixture) -> None:
+    """It is no message then, and those behind it are heard."""
+    module(HEAD + "os.write(1, bytes([30]) + b'{\"mess ptxas warns\\n')\n" + ANSWERS)
+    with caplog.at_level(logging.DEBUG, "ingot.cuda"):
+        made.ask(SIZES, GREEDY, [])
+        made.wait()
+    (said,) = caplog.messages
+    assert "ptxas warns" in said and made.compiled == 3
+
+
 def test_kernels_that_fail_are_said(module: Any, made: Beside, caplog: pytest.LogCaptureFixture) -> None:
     """As a warning once."""
     module(HEAD + "say(failed='OSError: full'); say(failed='OSError: full')\n" + ANSWERS)
@@ -154,7 +164,7 @@ def raises(error: Exception) -> Callable[..., Any]:
     return fails
 
 
-@pytest.mark.parametrize("why", ["none", "another program", "frozen", "limit", "threads", "one thread"])
+@pytest.mark.parametrize("why", ["none", "another program", "frozen", "limit", "threads", "one thread", "end"])
 def test_where_it_cannot_start(
     module: Any, made: Beside, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,6 +184,8 @@ def test_where_it_cannot_start(
             monkeypatch.setattr(sys, "executable", "/usr/sbin/httpd")
         case "frozen":
             monkeypatch.setattr(sys, "frozen", True, raising=False)
+        case "end":
+            monkeypatch.setattr(sys, "is_finalizing", lambda: True)
         case "limit":
             monkeypatch.setattr(subprocess, "Popen", raises(BlockingIOError(11, "Resource temporarily unavailable")))
         case _:
@@ -183,22 +195,25 @@ def test_where_it_cannot_start(
         made.wait()
     (said,) = caplog.messages
     assert "so steps compile what they lack: " in said
-    wanted = {"limit": "Resource temporarily", "threads": "new thread", "one thread": "new thread"}
+    wanted = {"limit": "Resource temporarily", "threads": "new thread", "one thread": "new thread", "end": "at its end"}
     assert wanted.get(why, "no Python interpreter") in said
 
 
 def test_what_it_is_given(module: Any, made: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process's modules, and none of its folder; no GPU; a process group, so that Ctrl-C is not for it, in the
-    same session, so that its priority counts."""
+    """This process's modules, whatever else is in sys.path, and none of its folder; no GPU; a process group, so that
+    Ctrl-C is not for it, in the same session, so that its priority counts."""
     module(NOTES)
-    folder = tmp_path / "folder"
+    folder, colon = tmp_path / "folder", tmp_path / "co:lon"
     folder.mkdir()
+    colon.mkdir()
     (folder / "json.py").write_text("raise ValueError('the wrong one')")
+    (colon / "sitecustomize.py").write_text("raise ValueError('not for this one')")
     monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend("")
+    monkeypatch.setattr(sys, "path", ["", folder.parent, str(colon), *sys.path, b"bytes"])
     made.ask(SIZES[:2], GREEDY, ["key"])
     said = until(tmp_path / "begun")
     assert said["line"] == {"steps": [[1, 1, 1, 64, True], [2, 2, 2, 64, True]], "kinds": ["GREEDY"], "own": ["key"]}
+    assert said["path"] == [str(colon), *sys.path[3:-1]] and said["nice"] == beside.NICE
     assert said["group"] == said["pid"] != os.getpgid(0) and said["session"] == os.getsid(0)
     assert said["environment"]["CUDA_VISIBLE_DEVICES"] == "" and said["environment"]["TRITON_CACHE_DIR"] == "there"
     made.close()
@@ -239,6 +254,17 @@ made.ask([Size(1, 1, 1, 64, True)], (Kind.GREEDY,), [])
 while not os.path.exists(sys.argv[1] + "/begun"):
     time.sleep(0.01)
 """
+
+
+def test_what_python_is_not_to_look_for(module: Any, tmp_path: Path) -> None:
+    """The other one does not either."""
+    module(NOTES)
+    (tmp_path / "sitecustomize.py").write_text("print('not asked for')")
+    code = "import logging; logging.basicConfig(level=10)" + PARENT + "made.close(); made.wait()"
+    done = subprocess.run([sys.executable, "-E", "-c", code, tmp_path], env={**os.environ, "PYTHONPATH": str(tmp_path)},
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "") and "not asked for" not in done.stderr, done.stderr
+    until(tmp_path / "ended")
 
 
 @pytest.mark.parametrize("end", ["", "del made", "made.close(); made.wait()", "os._exit(0)"])
@@ -337,3 +363,31 @@ def test_what_has_begun_is_done_at_the_end(monkeypatch: pytest.MonkeyPatch) -> N
     free.set()
     ending.join()
     assert compiled == ["all"]
+
+
+def test_without_threads_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than to take what it will not do."""
+    process: Any = pytest.importorskip("ingot.backends.cuda.beside_process", reason=WITHOUT)
+    monkeypatch.setattr(Thread, "start", raises(RuntimeError("can't start new thread")))
+    with pytest.raises(RuntimeError, match="new thread"):
+        process.Work(Ahead(), lambda **said: None)
+
+
+# ------------------------------------------------------------------------------------------------ what a step waits for
+LATE = """
+import threading
+from ingot.backends.cuda import steps_ahead
+steps_ahead.compiled = lambda source: None
+def late():
+    threading.main_thread().join()
+    threading.Event().wait(0.2)
+    print(steps_ahead.side_by_side([1, 2]))
+threading.Thread(target=late).start()
+"""
+
+
+def test_a_step_after_the_main_thread_has_ended() -> None:
+    """Python lets nobody start threads of a pool then: the step's launches compile."""
+    pytest.importorskip("ingot.backends.cuda.steps_ahead", reason=WITHOUT)
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
