@@ -122,7 +122,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
             **words,
         )  # fmt: skip
         begin = perf_counter()
-        written = engine.save(path)
+        written = engine.on(None).save(path)  # for a device it compiles kernels too, which are a phase of their own
         seconds = {**engine.seconds, "write": perf_counter() - begin}
         kernels = None
         if device is not None:

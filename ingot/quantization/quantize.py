@@ -320,12 +320,12 @@ class Calibration:
         The reason that stays in the engine has no times, so that equal decisions give equal engines.
         """
         names = _int8(choices)
-        if self.budget is not None or not names:
+        if self.budget is not None or not names or self.device.is_architecture:  # no time of this CPU tells of a GPU
             return choices
         with phases.phase("measure"):
             speed = measured(search.made(choices).engine, search.float, self.feeds, self.timed, precise=False)
         self.speed = names, speed
-        if not speed.is_slower or self.options.always_int8 or self.device.is_architecture:
+        if not speed.is_slower or self.options.always_int8:
             return choices
         self.not_taken = speed
         why = f"a run of the net is faster in float, as measured on this machine ({speed.isa})"
@@ -372,7 +372,7 @@ class Calibration:
             )
         if not int8 and self.not_taken is None:
             self.remarks.append(f"int8: all {len(report.plan.layers)} layers are float: {_whys(report.plan.layers)}")
-        doubted = self.options.tune is None and bool(int8)
+        doubted = self.options.tune is None and bool(int8) and not self.device.is_architecture
         if int8 and (whole or doubted):
             known = self.speed is not None and self.speed[0] == _int8(report.plan.layers) and not whole
             speed = self.speed[1] if self.speed is not None and known else measured(

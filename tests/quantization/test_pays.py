@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import ingot
+from ingot.builder import kernels
 from ingot.builder.build import build_network
 from ingot.cli.main import main
 from ingot.engine.self_test import check
@@ -100,25 +102,57 @@ def test_equal_decisions_give_equal_engines(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_int8_that_was_asked_for_is_taken_and_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in ({"always_int8": True}, {"device": "cuda:sm_90"}):  # what is measured here says nothing of a GPU there
-        engine = _built(monkeypatch, SLOWER, **words)
-        plan = Plan.of(engine.config)
-        assert plan is not None and {c.type for c in plan.layers} == {"int8"}
-        said = [line for line in engine.log if "it does not pay" in line or "no faster" in line]
-        assert "a run takes 12 ms, and 10 ms in float" in said[0] and said[1].endswith("on this machine: stem")
+    engine = _built(monkeypatch, SLOWER, always_int8=True)
+    plan = Plan.of(engine.config)
+    assert plan is not None and {c.type for c in plan.layers} == {"int8"}
+    said = [line for line in engine.log if "it does not pay" in line or "no faster" in line]
+    assert "a run takes 12 ms, and 10 ms in float" in said[0] and said[1].endswith("on this machine: stem")
     faster = _built(monkeypatch, [(0.010, 0.005)] * 3)
     assert not [line for line in faster.log if "it does not pay" in line] and faster.config["weights"] == "int8"
     with pytest.raises(UserError, match="tune leaves layers float, and always_int8 none"):
         _built(monkeypatch, SLOWER, always_int8=True, tune=1.0)
 
 
-def test_the_command_line_says_it(
+def test_no_time_of_this_machine_tells_of_a_gpu_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    engine = _built(monkeypatch, SLOWER, device="cuda:sm_90")
+    assert not [line for line in engine.log if "on this machine" in line] and engine.calibrated.speed is None
+    engine.on(None).save(tmp_path / "gpu")
+    _built(monkeypatch, SLOWER, always_int8=True).save(tmp_path / "cpu")
+    assert (tmp_path / "gpu").read_bytes() == (tmp_path / "cpu").read_bytes()
+
+
+def test_kernels_of_a_calibrated_net_are_compiled_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    float32, data, out = (str(tmp_path / name) for name in ("f.ingot", "d.npz", "o.ingot"))
+    """In the phase of that name, for the sizes that were given."""
+    compiled: list[Any] = []
+
+    def beside(engine: Engine, path: str, device: Any = None, sizes: Any = (), progress: Any = None) -> Any:
+        compiled.append((str(device), *sizes))
+        return SimpleNamespace(folder=path, kernels=8, compiled=8, bytes=1, seconds=0.1, left_out={}, json=dict)
+
+    monkeypatch.setattr(kernels, "beside", beside)
+    monkeypatch.setattr(kernels, "check", lambda *_: None)
+    float32, data, out = _float_and_data(tmp_path)
+    command = ["build", float32, "--activations", "int8", "--data", data, "-o", out, "--device", "cuda:sm_90"]
+    assert main([*command, "--size", "N=8"]) == 0
+    assert compiled == [("cuda:sm_90", "N=8")]
+    assert "were there" not in capsys.readouterr().out
+
+
+def _float_and_data(folder: Path) -> tuple[str, str, str]:
+    """An engine in float, data to calibrate it by, and where another one goes."""
+    float32, data, out = (str(folder / name) for name in ("f.ingot", "d.npz", "o.ingot"))
     network, weights = net()
     build_network(network, weights, config={"precision": "float32"}).save(float32)
     np.savez(data, x=np.concatenate([feeds["x"] for feeds in batches()]))
+    return float32, data, out
+
+
+def test_the_command_line_says_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    float32, data, out = _float_and_data(tmp_path)
     _pretend(monkeypatch, SLOWER)
     command = ["build", float32, "--activations", "int8", "--data", data, "-o", out]
     assert main(command) == 0
