@@ -45,11 +45,11 @@ class Clock:
     tell: Callable[[int, int], None]
     begin: float = field(default_factory=perf_counter)
 
-    def left(self) -> bool:
-        """Whether there is time for one measurement more."""
+    def left(self, kept: float = 0.0) -> bool:
+        """Whether there is time for one measurement more. kept: seconds for what is measured at last."""
         spent = perf_counter() - self.begin
         self.tell(min(int(spent * 10), math.ceil(self.seconds * 10)), math.ceil(self.seconds * 10))
-        return spent < self.seconds
+        return spent + kept < self.seconds
 
     def spent(self) -> float:
         """The share of the seconds that are gone."""

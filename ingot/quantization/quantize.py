@@ -301,18 +301,42 @@ class Calibration:
             self.remarks += [f"tune: {word}: measured anew"] if word else []
         if self.tuning is None:
 
+            compared: list[Speed] = []
+
             def make(floats: frozenset[str]) -> Engine:
                 return search.made(_in_float(choices, floats)).engine
 
+            def compare(engine: Engine) -> float:
+                compared.append(measured(engine, search.float, self.feeds, self.timed, precise=False))
+                return compared[-1].ratio
+
             with phases.phase("tune") as done, budget.clock(done, SHARE if self.tune else 1.0) as clock:
-                self.tuning = tuned(
-                    key, search.made(choices).engine, search.float, self.feeds, names, make, clock, self.timed
+                self.tuning, untried = tuned(
+                    key, search.made(choices).engine, search.float, self.feeds, names, make, clock, self.timed, compare
                 )
+                if untried:
+                    self.remarks.append(
+                        f"tune: the {clock.seconds:.3g} s for layers were over before whole runs were tried with "
+                        f"{', '.join(untried[:SHOWN])} in float: more seconds try them"
+                    )
+            self._say_tuned(compared, self.tuning, len(names))
             if file is not None:
                 self.tuning.write(file)
         elif self.tuning.isa != (here := word_of(self.timed)):
             self.remarks.append(f"tune: {file} was measured at {self.tuning.isa}, and this machine has {here}")
         return _in_float(choices, frozenset(self.tuning.floats))
+
+    def _say_tuned(self, speeds: Sequence[Speed], tuning: Tuning, able: int) -> None:
+        """What whole runs showed. speeds: beside float, with all layers in int8 and with those that tuning chose."""
+        if len(tuning.floats) < able:
+            speed = speeds[-1]
+            self.remarks.append(
+                f"tune: {able - len(tuning.floats)} of {able} layers in int8: a run of {speed.batch} sample(s) takes "
+                f"{speed.int8_ms:.3g} ms, and {speed.float_ms:.3g} ms with all in float ({speed.isa})"
+            )
+        else:
+            self.not_taken = speeds[0]
+            self.remarks.append(f"tune: {_slower(speeds[0])}, so that the net stays float")
 
     def _paying(self, search: Search, choices: list[Choice], phases: Phases) -> list[Choice]:
         """The choices; all layers in float where int8 takes clearly longer and nobody asked for it all the same.
@@ -330,9 +354,8 @@ class Calibration:
         self.not_taken = speed
         why = f"a run of the net is faster in float, as measured on this machine ({speed.isa})"
         self.remarks.append(
-            f"int8: it does not pay on this machine ({speed.isa}): a run of {speed.batch} sample(s) takes "
-            f"{speed.int8_ms:.3g} ms, and {speed.float_ms:.3g} ms in float, so that the net stays float; always_int8 "
-            "(--always-int8) builds it in int8 all the same, and tune leaves single layers float"
+            f"int8: {_slower(speed)}, so that the net stays float; always_int8 (--always-int8) builds it in int8 all "
+            "the same, and tune leaves single layers float"
         )
         return [c.in_float(why) if c.scale is not None else c for c in choices]
 
@@ -384,6 +407,13 @@ class Calibration:
         if int8 and self.device.is_architecture:
             self.remarks.append(f"int8: {ELSEWHERE.format(self.device)}")
         return report
+
+
+def _slower(speed: Speed) -> str:
+    return (
+        f"it does not pay on this machine ({speed.isa}): a run of {speed.batch} sample(s) takes {speed.int8_ms:.3g} "
+        f"ms, and {speed.float_ms:.3g} ms in float"
+    )
 
 
 def _int8(choices: Sequence[Choice]) -> frozenset[str]:

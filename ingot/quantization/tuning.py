@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from ingot.backends.device import DEFAULT, Device
@@ -24,7 +25,8 @@ from ingot.version import __version__
 
 PART = "int8"  # of a file of measurements
 SHARE = 0.6  # of the seconds; the others are for the algorithms of convolutions
-PROFILES = 3  # profiled runs of both engines
+PROFILES = 3  # profiled runs of both engines, at least
+MANY, MOST, PART_OF_TIME = 7, 25, 0.1  # for tuning, which goes by layers: at least, at most, and of the time where more
 WHY = "it is not faster in int8, as measured"
 
 
@@ -89,36 +91,44 @@ def _is_layer(item: Any) -> bool:
 
 def tuned(
     key: str, int8: Engine, plain: Engine, feeds: Feeds, layers: Sequence[str],
-    make: Callable[[frozenset[str]], Engine], clock: Clock, device: Device,
-) -> Tuning:  # fmt: skip
-    """Leaves layers float as long as that makes a whole run faster and there is time, the slowest in int8 first. On a
-    GPU, whose kernels join what one layer does with what stands around it, all layers or none.
+    make: Callable[[frozenset[str]], Engine], clock: Clock, device: Device, compare: Callable[[Engine], float],
+) -> tuple[Tuning, list[str]]:  # fmt: skip
+    """Leaves layers float as long as that makes a whole run faster and there is time, the slowest in int8 first; and
+    all of them where the whole net in float is faster than that. On a GPU, whose kernels join what one layer does with
+    what stands around it, all layers or none. What was tuned, and layers slower in int8 for which there was no time.
 
     Args:
         int8, plain: the engine with all layers in int8, and in float.
         layers: the names of those in int8.
         make: an engine in which these are float.
+        compare: how many times as fast as in float an engine is, as a build that does not tune measures it. This is
+            done whatever the time, first of all and of what the layers led to.
     """
-    best, given = int8.session(device=device), placed(feeds, device)
-    on_cpu = device.runtime.name == DEFAULT
-    times = profiled(plain.session(), best, feeds, layers).layers if on_cpu else []
-    slower = sorted((b - a, name) for name, a, b in times if b > a)[::-1]
+    begin = perf_counter()
+    ratio = compare(int8)
+    kept = perf_counter() - begin
+    best, best_engine, given = int8.session(device=device), int8, placed(feeds, device)
+    times: list[tuple[str, float, float]] = []
+    if device.runtime.name == DEFAULT:
+        end = perf_counter() + clock.seconds * PART_OF_TIME
+        times = profiled(plain.session(), best, feeds, layers, MANY, lambda: perf_counter() < end).layers
+    slower = [name for _, name in sorted((b - a, name) for name, a, b in times if b > a)[::-1]]
     floats: frozenset[str] = frozenset()
     before = after = least(partial(seconds_of, best, given))
-    for more in ([name] for _, name in slower):
-        if not clock.left():
-            break
-        other = make(floats | {*more}).session(device=device)
+    untried = list(slower)
+    while untried and clock.left(kept):
+        more = untried.pop(0)
+        engine = make(floats | {more})
+        other = engine.session(device=device)
         one, two = in_turn(partial(seconds_of, best, given), partial(seconds_of, other, given))
         if two < one * (1 - GAIN):
-            floats, best, after = floats | {*more}, other, before * two / one * (after / before)
-    if clock.left() and floats != {*layers}:  # what joins layers in int8 may cost more than all of them save
-        other = make(frozenset(layers)).session(device=device)
-        one, two = in_turn(partial(seconds_of, best, given), partial(seconds_of, other, given))
-        if two < one * (1 - GAIN):
-            floats, after = frozenset(layers), after * two / one
+            floats, best, best_engine, after = floats | {more}, other, engine, after * two / one
+    if floats and floats != {*layers}:
+        ratio = compare(best_engine)
+    if floats != {*layers} and ratio < 1 - GAIN:  # what joins layers in int8 may cost more than all of them save
+        floats, after, untried = frozenset(layers), after * ratio, []
     named = [name for name in layers if name in floats]
-    return Tuning(key, word_of(device), times, named, before * 1e3, after * 1e3)
+    return Tuning(key, word_of(device), times, named, before * 1e3, after * 1e3), untried
 
 
 class Profiled(NamedTuple):
@@ -130,10 +140,16 @@ class Profiled(NamedTuple):
     runs: list[tuple[float, float]]
 
 
-def profiled(plain: Session, int8: Session, feeds: Feeds, names: Sequence[str]) -> Profiled:
-    """Runs of both sessions, in turn, call by call. Layers are those that both of them name."""
+def profiled(
+    plain: Session, int8: Session, feeds: Feeds, names: Sequence[str], least: int = PROFILES,
+    more: Callable[[], bool] = lambda: False,
+) -> Profiled:  # fmt: skip
+    """Runs of both sessions, in turn, call by call. Layers are those that both of them name.
+
+    least: how many of each; and as long as there shall be more, up to MOST.
+    """
     runs: tuple[list[dict[str, float]], ...] = ([], [])
-    for _ in range(PROFILES):
+    while len(runs[0]) < least or (len(runs[0]) < MOST and more()):
         for session, found in zip((plain, int8), runs, strict=True):
             found.append(_by_place(session.profile(feeds)))
     one, two = ({name: min(run[name] for run in some if name in run) for name in some[0]} for some in runs)
