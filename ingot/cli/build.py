@@ -139,8 +139,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.note(line)
     if engine.summary is not None:  # None: the source is an engine, which was built before
         out.text(printable_lines(engine.summary))
-    if "quantization" in engine.config and args.data is not None:
-        out.text(printable_lines(_lazy.load("ingot.quantization.report:Report").of(engine)))
+    if engine.calibrated is not None:
+        out.text(printable_lines(engine.calibrated))
     if args.report is not None and args.data is None:
         if engine.report is None:
             raise UserError(f"{args.source} is an engine, whose report its build gave: build its source to have one")
@@ -172,9 +172,13 @@ def _device(args: argparse.Namespace) -> Any:
             raise UserError("--size says at which sizes kernels are compiled or a net without --data is tuned: give "
                             "--device cuda:sm_90 or --tune with it")  # fmt: skip
         return None
-    if args.tune is not None and args.data is None:
-        raise UserError("--tune measures the kernels of this machine's processor: leave out --device, or give --data")
     device = _lazy.load("ingot.backends.device:device_of")(args.device)
+    if args.tune is not None and device.is_architecture:
+        raise UserError(f"--tune measures runs, and {device} is no GPU of this machine: leave out --tune; or --device, "
+                        "to tune for this machine's processor")  # fmt: skip
+    if args.tune is not None and args.data is None:
+        raise UserError("--tune measures the kernels of this machine's processor: leave out --device, or calibrate "
+                        "int8, of which runs are measured there: --activations int8 --data FILE")  # fmt: skip
     _lazy.load("ingot.builder.kernels:check")(device, args.output or default_name(args.source))
     return device
 

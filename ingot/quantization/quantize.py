@@ -30,7 +30,7 @@ from ingot.quantization.data import Batches
 from ingot.quantization.options import FIRST, LAST, Metric, Options, check_smooth
 from ingot.quantization.places import word_of
 from ingot.quantization.ranges import AUTO
-from ingot.quantization.report import Report, Speed, check_name, measured, write_accuracy
+from ingot.quantization.report import NotTaken, Report, Speed, check_name, measured, write_accuracy
 from ingot.quantization.running import Array, Feeds, Made, Maker
 from ingot.quantization.search import FIRST_METHOD, Search
 from ingot.quantization.seen import Seen
@@ -108,7 +108,8 @@ def quantize(
             scales take the first 4 of them, errors of layers alone fewer where there are many layers.
         batches: that are read at most; None: all.
         tune: seconds to measure for which layers are faster in float on this machine, which stay float; and as in
-            `ingot.build` which algorithms of convolutions. No new measurement begins after that.
+            `ingot.build` which algorithms of convolutions. No measurement begins after that but of the whole net in
+            int8 beside float, which is made in any case.
         tune_file: where this is kept (JSON). If it holds this network's, nothing is measured, and equal files give
             equal engines.
         always_int8: whether a net is built in int8 even if a few runs on this machine show that it is clearly slower
@@ -232,7 +233,7 @@ class Calibration:
         self.clipped: dict[str, float] = {}  # by layer the share of its input's values
         self.tuning: Tuning | None = None
         self.speed: tuple[frozenset[str], Speed] | None = None  # with these layers in int8
-        self.not_taken: Speed | None = None  # of int8, where the net stays float for it
+        self.not_taken: NotTaken | None = None
         self.remarks: list[str] = []
         self.budget = None if options.tune is None else Budget(options.tune, options.tune_file)
 
@@ -300,7 +301,6 @@ class Calibration:
             self.tuning, word = read(file, key, names)
             self.remarks += [f"tune: {word}: measured anew"] if word else []
         if self.tuning is None:
-
             compared: list[Speed] = []
 
             def make(floats: frozenset[str]) -> Engine:
@@ -319,6 +319,9 @@ class Calibration:
                         f"tune: the {clock.seconds:.3g} s for layers were over before whole runs were tried with "
                         f"{', '.join(untried[:SHOWN])} in float: more seconds try them"
                     )
+            if len(self.tuning.floats) == len(names):
+                with phases.phase("measure"):
+                    self.not_taken = NotTaken(compared[0], *search.error_of(choices))
             self._say_tuned(compared, self.tuning, len(names))
             if file is not None:
                 self.tuning.write(file)
@@ -335,7 +338,6 @@ class Calibration:
                 f"{speed.int8_ms:.3g} ms, and {speed.float_ms:.3g} ms with all in float ({speed.isa})"
             )
         else:
-            self.not_taken = speeds[0]
             self.remarks.append(f"tune: {_slower(speeds[0])}, so that the net stays float")
 
     def _paying(self, search: Search, choices: list[Choice], phases: Phases) -> list[Choice]:
@@ -351,7 +353,8 @@ class Calibration:
         self.speed = names, speed
         if not speed.is_slower or self.options.always_int8:
             return choices
-        self.not_taken = speed
+        with phases.phase("measure"):
+            self.not_taken = NotTaken(speed, *search.error_of(choices))
         why = f"a run of the net is faster in float, as measured on this machine ({speed.isa})"
         self.remarks.append(
             f"int8: {_slower(speed)}, so that the net stays float; always_int8 (--always-int8) builds it in int8 all "
@@ -403,7 +406,7 @@ class Calibration:
             )  # fmt: skip
             report = dataclasses.replace(report, speed=speed)
         if doubted:
-            self.remarks += report.doubts
+            self.remarks += report.doubts(self.options.always_int8)
         if int8 and self.device.is_architecture:
             self.remarks.append(f"int8: {ELSEWHERE.format(self.device)}")
         return report

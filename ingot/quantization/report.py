@@ -52,11 +52,23 @@ class Speed:
 
 
 @dataclass(frozen=True)
+class NotTaken:
+    """What a net would be in int8 that stays float for its speed. error, largest: of its outputs, as of a plan's."""
+
+    speed: Speed
+    error: float
+    largest: float
+
+    def json(self) -> dict[str, Any]:
+        return {**self.speed.json(), "error": self.error, "largest": self.largest}
+
+
+@dataclass(frozen=True)
 class Report:
     """The plan that an engine was built by, and the speed and what was tuned, where that was measured.
 
     clipped: by layer the share of its input's values in the calibration that became ±127 though they were larger, where
-    that is known. not_taken: the speed of the net in int8, where it stays float for that.
+    that is known. not_taken: the net in int8, where it stays float.
     """
 
     plan: Plan
@@ -64,7 +76,7 @@ class Report:
     tuning: Tuning | None = None
     clipped: Mapping[str, float] = field(default_factory=dict)
     algorithms: Tuned | None = None
-    not_taken: Speed | None = None
+    not_taken: NotTaken | None = None
 
     @classmethod
     def of(cls, engine: Engine) -> Report:
@@ -80,7 +92,8 @@ class Report:
             {**{k: v for k, v in choice.json().items() if k != "shift"}, "clipped": self.clipped.get(choice.name)}
             for choice in self.plan.layers
         ]
-        speed, not_taken = (None if one is None else one.json() for one in (self.speed, self.not_taken))
+        speed = None if self.speed is None else self.speed.json()
+        not_taken = None if self.not_taken is None else self.not_taken.json()
         tuning = None if self.tuning is None else {k: v for k, v in asdict(self.tuning).items() if k != "key"}
         algorithms = None if self.algorithms is None else self.algorithms.json()
         return {"schema": 1, **self.plan.facts, "layers": layers, "speed": speed, "slower": self.slower,
@@ -90,16 +103,18 @@ class Report:
     def headline(self) -> str:
         """The whole in a line."""
         int8 = sum(choice.scale is not None for choice in self.plan.layers)
-        error, samples = self.plan.facts.get("error"), self.plan.facts.get("samples")
-        words = [f"{int8} of {len(self.plan.layers)} layers in int8 ({self.plan.facts.get('method')})"]
+        facts = self.plan.facts
+        words = [f"{int8} of {len(self.plan.layers)} layers in int8 ({facts.get('method')})"]
+        error, largest, samples = (facts.get(name) for name in ("error", "largest", "samples"))
+        speed, named = self.speed, "relative error"
+        if self.not_taken is not None:  # what is told of is int8, and not the engine
+            error, largest, speed = self.not_taken.error, self.not_taken.largest, self.not_taken.speed
+            named = "float for its speed; int8: relative error"
         on = f" on {samples} sample(s) of the data" if isinstance(samples, int) else ""
-        words += [f"relative error {error:.2g}{on}"] if isinstance(error, int | float) else []
-        largest = self.plan.facts.get("largest")
+        words += [f"{named} {error:.2g}{on}"] if isinstance(error, int | float) else []
         words += [f"at most {largest:.2g} of the largest"] if isinstance(largest, int | float) else []
-        if (speed := self.speed) is not None:
+        if speed is not None:
             words.append(f"{speed.ratio:.2f} times as fast at batch {speed.batch} ({speed.isa})")
-        if (speed := self.not_taken) is not None:
-            words.append(f"float, for int8 is {speed.ratio:.2f} times as fast at batch {speed.batch} ({speed.isa})")
         return ", ".join(words)
 
     @property
@@ -110,23 +125,23 @@ class Report:
         int8 = {choice.name for choice in self.plan.layers if choice.scale is not None}
         return [name for name, a, b in self.speed.layers if name in int8 and b > a]
 
-    @property
-    def doubts(self) -> list[str]:
-        """Words for what is no faster in int8 than in float, where that was measured: the whole run, and layers."""
-        found = []
+    def doubts(self, always: bool) -> list[str]:
+        """Words for what is no faster in int8 than in float, where that was measured: the whole run, and layers.
+
+        always: whether int8 was asked for all the same.
+        """
+        found, tune = [], "in its place tune (--tune SECONDS)" if always else "tune (--tune SECONDS)"
         if (speed := self.speed) is not None and speed.int8_ms > speed.float_ms * (1 - GAIN):
             found.append(f"int8: it does not pay on this machine ({speed.isa}): a run takes {speed.int8_ms:.3g} ms, "
-                         f"and {speed.float_ms:.3g} ms in float; tune keeps the faster type")  # fmt: skip
+                         f"and {speed.float_ms:.3g} ms in float; {tune} keeps the faster type")  # fmt: skip
         if self.slower:
-            found.append(f"int8: no faster on this machine: {', '.join(self.slower)}")
+            found.append(f"int8: no faster on this machine: {', '.join(self.slower)}; keep (--keep NAME) leaves layers "
+                         f"float, {tune} those with which a run is faster")  # fmt: skip
         return found
 
     def __str__(self) -> str:
         width = max((len(choice.name) for choice in self.plan.layers), default=5)
         lines = [self.headline, *(f"{c.name:{width}}  {self._word(c)}" for c in self.plan.layers)]
-        if self.slower:
-            lines.append(f"no faster in int8 on this machine: {', '.join(self.slower)} (--tune SECONDS leaves layers "
-                         "float where that makes a run faster)")  # fmt: skip
         return "\n".join(lines)
 
     def svg(self) -> str:

@@ -177,6 +177,10 @@ class Search:
         """How far the outputs by these choices are from those in float."""
         return differences(self._tried(choices).on(batches), self.wanted.on(batches))
 
+    def error_of(self, choices: Sequence[Choice]) -> Apart:
+        """How far the outputs by these choices are from those in float, on all samples that errors are measured on."""
+        return self._apart(choices, self.all)
+
     def _settled(self, choices: list[Choice]) -> list[Choice]:
         """The choices; of what was made for others nothing is kept."""
         kept = _key(choices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,7 +87,9 @@ def test_a_net_that_is_slower_in_int8_stays_float(monkeypatch: pytest.MonkeyPatc
     assert "one thread)" in said
     found = json.loads(file.read_text())
     assert found["speed"] is None and found["not_taken"]["ratio"] == pytest.approx(1 / 1.2)
-    assert "float, for int8 is 0.83 times as fast" in engine.calibrated.headline
+    said = engine.calibrated.headline
+    assert re.match(r"0 of 4 layers in int8 \(\w+\), float for its speed; int8: relative error 0.0\d+ on 12 samp", said)
+    assert "0.83 times as fast at batch 4" in said and 0 < found["not_taken"]["error"] < 0.1 and found["error"] == 0
     network, weights = net()
     feeds = batches(1)[0]
     wanted = ingot.interpret(network, feeds, weights)["y"]
@@ -106,7 +109,8 @@ def test_int8_that_was_asked_for_is_taken_and_doubted(monkeypatch: pytest.Monkey
     plan = Plan.of(engine.config)
     assert plan is not None and {c.type for c in plan.layers} == {"int8"}
     said = [line for line in engine.log if "it does not pay" in line or "no faster" in line]
-    assert "a run takes 12 ms, and 10 ms in float" in said[0] and said[1].endswith("on this machine: stem")
+    assert "a run takes 12 ms, and 10 ms in float" in said[0] and "in its place tune (--tune SECONDS)" in said[0]
+    assert "on this machine: stem; keep (--keep NAME) leaves layers float, in its place tune (--tune" in said[1]
     faster = _built(monkeypatch, [(0.010, 0.005)] * 3)
     assert not [line for line in faster.log if "it does not pay" in line] and faster.config["weights"] == "int8"
     with pytest.raises(UserError, match="tune leaves layers float, and always_int8 none"):
@@ -153,10 +157,16 @@ def test_the_command_line_says_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     float32, data, out = _float_and_data(tmp_path)
+    _pretend(monkeypatch, [(0.017, 0.010)] * 3)
+    assert main(["build", float32, "--activations", "int8", "--data", data, "-o", out]) == 0
+    shown = capsys.readouterr()
+    assert "1.70 times as fast at batch" in shown.out and shown.err.count("on this machine: stem; keep (--keep") == 1
+    assert "on this machine" not in shown.out
     _pretend(monkeypatch, SLOWER)
     command = ["build", float32, "--activations", "int8", "--data", data, "-o", out]
     assert main(command) == 0
-    assert "so that the net stays float" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "so that the net stays float" in shown.err and "float for its speed; int8: relative error" in shown.out
     assert main(["inspect", out, "--why"]) == 0
     assert "stays float: a run of the net is faster in float" in capsys.readouterr().out
     assert main([*command, "--always-int8"]) == 0

@@ -140,6 +140,10 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     for device, words in (("cuda:sm_1", "sm_80, sm_86"), ("torch", "kernels for cuda:sm_90")):
         assert main.main(["build", source, "-o", str(tmp_path / "x.ingot"), "--device", device]) == 2
         assert words in capsys.readouterr().err
+    for more in ([], ["--activations", "int8", "--data", "x.npz"]):  # either way what it advises is right
+        words = ["build", "net.pt2", "-o", str(tmp_path / "x.ingot"), "--tune", "5", "--device", "cuda:sm_90", *more]
+        assert main.main(words) == 2
+        assert "cuda:sm_90 is no GPU of this machine: leave out --tune; or --device, to" in capsys.readouterr().err
     assert main.main(["doctor", "--device", "cuda:sm_90"]) == 0
     assert "ingot build --device cuda:sm_90" in capsys.readouterr().out
     assert main.main(["build", source, "-o", str(tmp_path / "x.ingot"), "--size", "N=1"]) == 2
