@@ -164,6 +164,8 @@ def folder(path: Path) -> str | None:
         return f"{path} is a pipeline of diffusers: export its parts one by one, {EXPORT}, and build these files"
     if "saved_model.pb" in names:
         return f"{path} is a SavedModel of TensorFlow: {_CONVERTED}"
+    if any(name.endswith(".kernel") for name in names):
+        return f"{path} is a folder of compiled kernels: run their engine with it, --device cuda --kernels {path}"
     files = [name for name in names if name.endswith((".ingot", ".onnx", ".pt2"))]
     if files:
         more = f", or another of its {len(files)}" if len(files) > 1 else ""

@@ -33,6 +33,12 @@ def precision_word(precision: Any) -> Any:
     return word if word in PRECISIONS else precision
 
 
+def both_of(word: object) -> tuple[str, str] | None:
+    """The words for weights and activations that one names which is no word for weights, such as int4-g128-int8."""
+    weights, _, activations = str(word).rpartition("-")
+    return (weights, activations) if weights in WEIGHTS[1:] and activations in ACTIVATIONS[1:] else None
+
+
 def check_words(
     precision: str | None, weights: str | None, activations: str | None = None, kv: str | None = None
 ) -> None:
@@ -41,7 +47,9 @@ def check_words(
         hint = f": {precision} is a way to store weights, weights={precision!r}" if precision in WEIGHTS else ""
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r:.60}{hint}")
     if weights is not None and weights not in WEIGHTS:
-        raise UserError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r:.60}")
+        both = both_of(weights)
+        hint = f": write weights={both[0]!r}, activations={both[1]!r}" if both else ""
+        raise UserError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r:.60}{hint}")
     if activations is not None and activations not in ACTIVATIONS:
         raise UserError(f"activations must be one of {', '.join(ACTIVATIONS)}, not {activations!r:.60}")
     if kv is not None and kv not in KV:

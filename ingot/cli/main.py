@@ -135,4 +135,5 @@ def _parser() -> Parser:
         # Suppressed defaults: a value given before the command's name stays.
         options.add_common(command, default=argparse.SUPPRESS)
         command.set_defaults(run=module.run, parser=command)
+        command.commands = commands.choices
     return parser

@@ -35,10 +35,10 @@ def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main", usu
         name, _, value = text.partition("=")
         if not sizes:
             raise UserError(f"--size {text}: no size of this engine can change, for all are fixed since it was built")
-        if name not in sizes or not (value.isascii() and value.isdecimal()):
-            raise UserError(
-                f"--size {text}: write DIM=N; the dims are {', '.join(map(_bounds, symbols.values())) or 'none'}"
-            )
+        is_size = value.isascii() and value.isdecimal()
+        if name not in sizes or not is_size:
+            fault = f"{name} is none of its dims" if is_size else "write DIM=N"
+            raise UserError(f"--size {text}: {fault}; the dims are {', '.join(map(_bounds, symbols.values()))}")
         low, high = symbols[name]["min"], symbols[name]["max"]
         if not low <= int(value) <= (2**31 if high is None else high):
             raise UserError(f"--size {text} is out of bounds: {_bounds(symbols[name])}")

@@ -75,6 +75,20 @@ def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
     assert "there is no op matmull: did you mean matmul?" in failing(capsys, "ops", "matmull")
 
 
+def test_a_word_of_another_command_or_program_is_shown_with_ours(capsys: Captured) -> None:
+    said = failing(capsys, "build", PICO, "--quantize", "int8")
+    assert "there is no option --quantize: did you mean --weights or --activations? (" in said
+    assert "--dtype: did you mean --precision? (" in failing(capsys, "generate", PICO, "--prompt", "x", "--dtype=half")
+    assert "there is no option --prompt: use ingot generate for it (" in failing(capsys, "run", PICO, "--prompt", "hi")
+    said = failing(capsys, "build", PICO, "--threads", "2")
+    assert re.search(r"no option --threads: use (ingot \w+, ){4}… for it", said)
+    said = failing(capsys, "build", PICO, "--weights", "int4-g128-int8")
+    assert "is none of same, int8, " in said and said.endswith(": write --weights int4-g128 --activations int8 "
+                                                               "(ingot build --help explains it)\n")  # fmt: skip
+    with pytest.raises(ingot.IngotError, match="'int4-g128-int8': write weights='int4-g128', activations='int8'"):
+        ingot.build(PICO, weights="int4-g128-int8")
+
+
 def test_activations_of_a_net_want_data_first(capsys: Captured) -> None:
     """With weights of int8 alone, which other models get told to give, its convolutions would stay float."""
     for more in ((), ("--weights", "same")):
@@ -163,6 +177,15 @@ def test_a_folder_that_was_mistyped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "hf download meta-llama/Llama-3.2-1B" in failing(capsys, "build", "meta-llama/Llama-3.2-1B")
     (tmp_path / "models" / "pico-python" / "config.json").write_text("{}")
     assert f"did you mean {tmp_path}/models/pico-python, a folder in it?" in failing(capsys, "build", "models")
+
+
+def test_a_folder_of_kernels_is_no_engine(tmp_path: Path, capsys: Captured) -> None:
+    folder = tmp_path / "pico.ingot.cuda"
+    folder.mkdir()
+    (folder / "0123.kernel").touch()
+    for command in ("inspect", "build"):
+        said = failing(capsys, command, folder)
+        assert f"{folder} is a folder of compiled kernels: run their engine with it, --device cuda --kernels" in said
 
 
 def test_a_file_of_another_kind_that_was_mistyped(

@@ -133,7 +133,8 @@ def test_everything_wrong_with_the_inputs_is_said_at_once(engine: Path, tmp_path
     cases = [
         (("--size", "N=3"), "--random"),
         (("--random", "--size", "N=99"), "N (1 … 16)"),
-        (("--random", "--size", "M=3"), "the dims are N"),
+        (("--random", "--size", "M=3"), "M is none of its dims; the dims are N"),
+        (("--random", "--size", "N=many"), "write DIM=N; the dims are N"),
         (("--random", "--input", "x"), "NAME=FILE.npy"),
         (("--input-dir", tmp_path / "missing"), "no such folder"),
         (("--npz", tmp_path / "missing.npz"), "missing.npz"),
