@@ -123,8 +123,8 @@ def _add(result: Result, format: Format, runs: dict[str, Run], options: Options,
     """What `measure` says of ours and of each peer, in turns: tokens a second, and how many times a peer's ours are.
 
     `bytes_read` by a step, of the read bandwidth that takes its turn with them; or the `limit` in tokens a second that
-    arithmetic sets: shares are of that. `products` takes its turn too: with so many
-    threads, what products alone let through.
+    arithmetic sets: shares are of that. `products` takes its turn too: with so many threads, what products alone let
+    through.
     """
     turns: dict[str, Callable[[], float]] = {who: partial(_awake, measure, run) for who, run in runs.items()}
     if bytes_read:

@@ -69,7 +69,7 @@ class Work:
                 self._begun.add(key)
                 with self._lock:
                     self._left += 1
-                with suppress(RuntimeError):  # it is to end
+                with suppress(RuntimeError):  # no thread more can be started: it is in the queue of those there
                     self._compilers.submit(self._done, partial(self._compile, key, source))
 
     def _compile(self, key: str, source: Source) -> None:
