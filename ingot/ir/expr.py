@@ -27,7 +27,6 @@ MAX_STEPS, MAX_INPUTS, MAX_OUTPUTS = 256, 64, 16
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
            "ge": np.greater_equal}
 _NARROW_FLOATS = ("bfloat16", "float16")
-_JUMPS = ("floor", "ceil", "mod", "fmod", "floordiv")  # of floats: a last bit may become a whole one
 _WRAPS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 _REGISTERS = ("int32", "int64")
 FLOAT_CLASSES, INT_CLASSES = ("float32", "float64"), ("int64", "uint64")
@@ -201,7 +200,7 @@ class ExprBuilder:
         """A narrow float rounded to its dtype: for a cast to another one, and for what jumps (a comparison).
 
         An operand too: it may turn out to be the result of a product that takes this expression along, in float32.
-        Where it lies in memory, `without_needless_rounding` takes the step away.
+        Where it lies in memory, `rounding.without_needless_rounding` takes the step away.
         """
         if x.dtype.name not in _NARROW_FLOATS or self.steps[x.index][0] in ("const", "round"):
             return x
@@ -246,90 +245,6 @@ class ExprBuilder:
             index = self._made[key] = len(self.steps)
             self.steps.append([name, class_of(dtype), *args])
         return Scalar(self, index, dtype)
-
-
-def is_needless_rounding(steps: Sequence[Any], step: Any, kinds: Sequence[DType | None]) -> bool:
-    """Whether a step rounds an operand to the dtype that it has; `kinds` are the operands' dtypes, or None."""
-    if step[0] != "round" or len(step) != 4 or steps[step[2]][0] != "input":
-        return False
-    kind = kinds[steps[step[2]][2]]
-    return kind is not None and kind.name == step[3]
-
-
-def without_needless_rounding(
-    steps: Sequence[Any], outputs: Sequence[int], kinds: Sequence[DType], ends: Sequence[DType]
-) -> tuple[Any, Any]:
-    """Steps and outputs of an expression on operands of these dtypes, its results of dtypes `ends`, without the steps
-    that round nothing: what lies in memory as it is, and what is rounded again, when it is stored or to bytes."""
-    rounded_later = {_rounded_later(steps, outputs, output, end) for output, end in zip(outputs, ends, strict=True)}
-    if all(end.name in ("int8", "uint8") for end in ends):
-        rounded_later |= _quantised_later(steps, outputs)
-    kept: list[Any] = []
-    number: list[int] = []
-    for at, step in enumerate(steps):
-        if at in rounded_later or is_needless_rounding(steps, step, kinds):
-            number.append(number[step[2]])
-            continue
-        name, kind, *args = step
-        if name not in ("input", "const"):
-            args = [number[a] if type(a) is int else a for a in args]
-        number.append(len(kept))
-        kept.append((name, kind, *args))
-    return tuple(kept), tuple(number[o] for o in outputs)
-
-
-def _rounded_later(steps: Sequence[Any], outputs: Sequence[int], at: int, end: DType) -> int:
-    """The step that rounds to the dtype of an output, or -1. Limits that the dtype holds may come behind it: they and
-    rounding, which keeps the order of numbers, may change places. Nothing else reads what lies between. (That is so of
-    zeros too, with -0 below +0, as maximum and minimum of IEEE 754 have it. A `max` that takes either of two zeros may
-    give -0 of what rounds to that before a limit of 0; rounded behind the limit it is always 0.)"""
-    while [o for step in steps for o in _arguments(step)].count(at) + outputs.count(at) == 1:
-        name, kind, *args = steps[at]
-        if _rounds_to_floats(steps[at]):
-            return at if args[1] == end.name else -1
-        if name not in ("max", "min") or kind != "float32" or not _holds(end, steps[args[1]]):
-            return -1
-        at = args[0]
-    return -1
-
-
-def _quantised_later(steps: Sequence[Any], outputs: Sequence[int]) -> set[int]:
-    """The steps that round to a type of floats what sums, products and functions make of it, and a step to whole
-    numbers then rounds: far more coarsely, where these become bytes. Not those whose result is compared or otherwise
-    jumps before, nor those whose operand something else reads: x - bfloat16(x) is what rounding took away."""
-    readers: list[list[int]] = [[] for _ in steps]
-    for at, step in enumerate(steps):
-        for argument in _arguments(step):
-            readers[argument].append(at)
-    quantised: dict[int, bool] = {}
-    for at in reversed(range(len(steps))):
-        quantised[at] = bool(readers[at]) and at not in outputs and all(
-            _rounds_to_whole(steps[reader]) or (
-                quantised[reader] and steps[reader][1] == "float32" and steps[reader][0] not in _JUMPS
-            ) for reader in readers[at]
-        )  # fmt: skip
-    return {
-        at for at, step in enumerate(steps)
-        if _rounds_to_floats(step) and quantised[at] and readers[step[2]] == [at] and step[2] not in outputs
-    }  # fmt: skip
-
-
-def _rounds_to_floats(step: Any) -> bool:
-    return bool(step[0] == "round" and step[1] == "float32" and len(step) == 4)
-
-
-def _rounds_to_whole(step: Any) -> bool:
-    return bool(step[0] == "round" and step[1] == "float32" and len(step) == 3)
-
-
-def _arguments(step: Any) -> list[int]:
-    """The steps whose results a step reads."""
-    return [] if step[0] in ("input", "const") else [a for a in step[2:] if type(a) is int]
-
-
-def _holds(dtype: DType, step: Any) -> bool:
-    """Whether a step is a number that the dtype has."""
-    return step[0] == "const" and bool(float(np.float32(step[2]).astype(dtype.numpy)) == step[2])
 
 
 def register_of(dtype: DType) -> DType:

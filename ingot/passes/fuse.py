@@ -14,14 +14,8 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.ir import ExprBuilder, F, Hole, Network, Node, Op, Scalar, Value
-from ingot.ir.expr import (
-    MAX_INPUTS,
-    MAX_STEPS,
-    NoExpression,
-    class_of,
-    is_needless_rounding,
-    without_needless_rounding,
-)  # fmt: skip
+from ingot.ir.expr import MAX_INPUTS, MAX_STEPS, NoExpression, class_of
+from ingot.ir.rounding import is_needless_rounding, without_needless_rounding
 from ingot.ir.weight_format import INTEGERS
 from ingot.ops.binary import Add
 from ingot.ops.conversion import Dequantize, Quantize

@@ -19,7 +19,6 @@ from ingot.ir.expr import (
     floor_quotient,
     integer_range,
     register_of,
-    without_needless_rounding,
 )  # fmt: skip
 
 F32 = ["input", "float32", 0]
@@ -183,100 +182,3 @@ def test_a_computed_narrow_float_is_rounded_once() -> None:
     assert e.settled(rounded).index == rounded.index
     wide = e.input(1, dtypes.float32)
     assert e.settled(wide + wide).index == len(e.steps) - 1 and e.steps[-1][0] == "add"
-
-
-def test_what_lies_in_memory_needs_no_rounding() -> None:
-    """An operand in the type that a step rounds to; not one of another type, and not what was computed."""
-    e = ExprBuilder()
-    x, y = e.input(0, dtypes.bfloat16), e.input(1, dtypes.float32)
-    first = e.cast(x, dtypes.float32)
-    e.output(e.cast(e.cast(y, dtypes.bfloat16), dtypes.float32))
-    e.output(first + e.settled(e.exp(x)))
-    steps, outputs = [tuple(step) for step in e.steps], e.outputs
-    found, ends = without_needless_rounding(
-        steps, outputs, [dtypes.bfloat16, dtypes.float32], [dtypes.float32] * 2)
-    assert [step[0] for step in found] == ["input", "input", "round", "exp", "round", "add"]
-    rounded = [("round", "float32", step, "bfloat16") for step in (1, 3)]
-    assert found[2:] == (rounded[0], ("exp", "float32", 0), rounded[1], ("add", "float32", 0, 4))
-    assert ends == (2, 5)
-    other = [dtypes.float16, dtypes.float32]
-    assert without_needless_rounding(steps, outputs, other, [dtypes.float32] * 2)[0] == tuple(steps)
-
-
-@pytest.mark.parametrize("kind", [dtypes.bfloat16, dtypes.float16])
-def test_limits_and_rounding_change_places_to_the_sign_of_zero(kind: Any) -> None:
-    """Where maximum and minimum order zeros by their signs; what rounds to a zero is among the numbers."""
-    least = float(np.finfo(kind.numpy).smallest_subnormal) if kind is dtypes.float16 else 2.0**-133
-    tiny = np.array([0.0, least / 4, least / 2, least * 0.75, least, 0.1, 1.0], np.float32)
-    numbers = np.concatenate([tiny, -tiny])
-    limits = np.concatenate([tiny[[0, 4, 6]], -tiny[[0, 4, 6]]])
-
-    def limited(name: str, x: np.ndarray[Any, Any], limit: np.float32) -> np.ndarray[Any, Any]:
-        below = (x < limit) | ((x == limit) & np.signbit(x) & ~np.signbit(limit))
-        return np.where(below == (name == "max"), limit, x)
-
-    def rounded(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return x.astype(kind.numpy).astype(np.float32)
-
-    for name in ("max", "min"):
-        for limit in limits:
-            behind, before = rounded(limited(name, numbers, limit)), limited(name, rounded(numbers), limit)
-            assert behind.tobytes() == before.tobytes(), (name, limit)
-
-
-def test_what_is_stored_is_rounded_once() -> None:
-    """Behind the step that rounds may come limits of the result's type: 0, not 0.1; and nothing else that reads it."""
-    def kept(end: Any, limit: float, twice: bool = False) -> list[str]:
-        e = ExprBuilder()
-        total = e.cast(e.input(0, dtypes.float32) + e.input(1, dtypes.float32), dtypes.bfloat16)
-        e.output(e.max(total, e.const(limit, dtypes.bfloat16)))
-        if twice:
-            e.output(total)
-        ends = [end] * len(e.outputs)
-        steps = [("const", "float32", limit) if step[0] == "const" else tuple(step) for step in e.steps]
-        found, outputs = without_needless_rounding(steps, e.outputs, [dtypes.float32] * 2, ends)
-        assert outputs[0] == len(found) - 1 or twice
-        return [step[0] for step in found]
-
-    every = ["input", "input", "add", "round", "const", "max"]
-    assert kept(dtypes.bfloat16, 0.0) == [name for name in every if name != "round"]
-    assert kept(dtypes.bfloat16, 0.1) == kept(dtypes.float32, 0.0) == kept(dtypes.bfloat16, 0.0, twice=True) == every
-
-
-def test_what_becomes_bytes_is_not_rounded_to_floats_before() -> None:
-    """Where all results are bytes; rounding to whole numbers stays."""
-    e = ExprBuilder()
-    total = e.cast(e.input(0, dtypes.float32) + e.input(1, dtypes.float32), dtypes.bfloat16)
-    whole = e.round(total * total)
-    e.output(e.cast(whole, dtypes.int8))
-    kinds = [dtypes.float32] * 2
-    names = [step[0] for step in e.steps]
-    found = [step[0] for step in without_needless_rounding(e.steps, e.outputs, kinds, [dtypes.int8])[0]]
-    floats = [step for step in e.steps if step[0] == "round" and len(step) == 4]
-    assert floats and [len(step) for step in e.steps if step[0] == "round"].count(3) == 1
-    assert len(found) == len(names) - len(floats) and found.count("round") == 1
-    e.output(e.cast(total, dtypes.float32))
-    ends = [dtypes.int8, dtypes.float32]
-    assert len(without_needless_rounding(e.steps, e.outputs, kinds, ends)[0]) == len(e.steps)
-
-
-@pytest.mark.parametrize("what", ["left over", "compared", "whole before", "truncated", "stored too"])
-def test_what_tells_of_rounding_is_rounded_before_it_becomes_bytes(what: str) -> None:
-    """What rounding took away, what is rounded compared with, and what else jumps."""
-    e = ExprBuilder()
-    x = e.input(0, dtypes.float32)
-    narrow = e.cast(e.cast(x, dtypes.bfloat16), dtypes.float32)
-    if what == "left over":
-        e.output(e.cast(e.round((x - narrow) * 1e4), dtypes.int8))
-    elif what == "compared":
-        e.output(e.cast(e.round(e.where(e.lt(narrow, 1.0), narrow, 2.0) * 9.0), dtypes.int8))
-    elif what == "whole before":
-        e.output(e.cast(e.round(e.floor(narrow) * 9.0), dtypes.int8))
-    elif what == "truncated":
-        e.output(e.cast(narrow, dtypes.int8))
-    else:
-        e.output(e.cast(e.round(narrow * 9.0), dtypes.int8))
-        e.output(e.cast(narrow, dtypes.uint8))
-    ends = [dtypes.int8, dtypes.uint8][: len(e.outputs)]
-    found, outputs = without_needless_rounding(e.steps, e.outputs, [dtypes.float32], ends)
-    assert found == tuple(map(tuple, e.steps)) and list(outputs) == e.outputs

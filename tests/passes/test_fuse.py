@@ -362,3 +362,20 @@ def test_what_a_product_is_alike_is_told_by_its_rounded_numbers() -> None:
     assert made.run()["y0"].mean() > 0.9
     assert len(made.after(fuse.products, fuse.elementwise, fuse.epilogues)) == 1
     assert made.run()["y0"].mean() > 0.9
+
+
+@pytest.mark.parametrize("by_product", [False, True])
+def test_what_is_left_of_a_product_less_itself_as_stored_is_nothing(by_product: bool) -> None:
+    """bfloat16(a b) - y with y as it was stored is 0, and 5000 times that as int8 too: a sum that cancels shows whether
+    what goes into it was rounded. As the end of a loop and of a product."""
+    made = Made()
+    a, b = made.input(40, 48), made.weight(48, 48) if by_product else made.input(40, 48)
+    product = F.matmul(a, b, transpose_b=True) if by_product else F.mul(a, b)
+    stored = made.input(40, 48, dtype="bfloat16")
+    rounded = F.cast(F.cast(product, "bfloat16"), "float32")
+    left = F.sub(rounded, F.cast(stored, "float32"))
+    made.out(F.cast(F.clip(F.round(F.mul(left, 5000.0)), minimum=-127.0, maximum=127.0), "int8"))
+    wide = made.arrays[a.name] @ made.arrays[b.name].T if by_product else made.arrays[a.name] * made.arrays[b.name]
+    made.arrays[stored.name] = wide.astype(stored.dtype.numpy)
+    assert len(made.after(fuse.products, fuse.elementwise, fuse.epilogues)) == 1
+    assert not made.run()["y0"].any()
