@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -138,17 +138,26 @@ def _stored(name: str) -> Any:
 
 
 def side_by_side(sources: Sequence[Source]) -> int:
-    """Compiles kernels; how many. Where no thread can be started, as when the main one has ended, their launches do."""
-    if sources:
-        with (
-            suppress(RuntimeError),
-            ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(sources))) as pool,
-        ):
-            list(pool.map(compiled, sources))
-    return len(sources)
+    """Compiles kernels; how many. What fails here its launch will say. Where no thread can be started, as when the main
+    one has ended, launches compile what is left."""
+    if not sources:
+        return 0
+    begun: list[Future[bool]] = []
+    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(sources))) as pool, suppress(RuntimeError):
+        for source in sources:
+            begun.append(pool.submit(_compiles, source))
+    return sum(made.result() for made in begun)
+
+
+def _compiles(source: Source) -> bool:
+    try:
+        compiled(source)
+    except (triton.CompilationError, RuntimeError):
+        return False
+    return True
 
 
 def compiled(source: Source) -> None:
-    """Compiles a kernel into Triton's cache, if that has it not. What fails here its launch will say."""
-    with suppress(triton.CompilationError, RuntimeError):
-        triton.compile(source.source, target=source.target, options=source.options.__dict__)
+    """Compiles a kernel into Triton's cache, if that has it not. Raises triton.CompilationError, and RuntimeError where
+    ptxas fails."""
+    triton.compile(source.source, target=source.target, options=source.options.__dict__)

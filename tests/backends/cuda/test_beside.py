@@ -373,6 +373,31 @@ def test_without_threads_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         process.Work(Ahead(), lambda **said: None)
 
 
+def test_a_kernel_that_does_not_compile_is_said_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    process: Any = pytest.importorskip("ingot.backends.cuda.beside_process", reason=WITHOUT)
+    steps_ahead = sys.modules[process.compiled.__module__]
+    said, done = [], Event()
+
+    def say(**message: Any) -> None:
+        said.append(message)
+        if "messages" in message:
+            done.set()
+
+    def fails(source: Any, **more: Any) -> None:
+        if source == "1":
+            raise RuntimeError("ptxas: too many registers")
+
+    sources = [SimpleNamespace(key=key, source=key, target=None, options=SimpleNamespace()) for key in ("1", "all")]
+    monkeypatch.setattr(steps_ahead.triton, "compile", fails)
+    monkeypatch.setattr(process, "taken", lambda source: False)
+    work = process.Work(SimpleNamespace(missing=lambda size, kinds: sources), say)
+    work.take({"steps": [[1, 1, 1, 64, True]], "kinds": [], "own": []})
+    assert done.wait(60)
+    work.end()
+    assert said == [{"failed": "RuntimeError: ptxas: too many registers"}, {"messages": 1, "compiled": 1}]
+    assert steps_ahead.side_by_side(sources) == 1  # before a step its launch says it
+
+
 # ------------------------------------------------------------------------------------------------ what a step waits for
 LATE = """
 import threading
@@ -390,4 +415,4 @@ def test_a_step_after_the_main_thread_has_ended() -> None:
     """Python lets nobody start threads of a pool then: the step's launches compile."""
     pytest.importorskip("ingot.backends.cuda.steps_ahead", reason=WITHOUT)
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
