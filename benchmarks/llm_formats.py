@@ -16,6 +16,7 @@ from benchmarks.machine import hold_peers, peak, read_now, roofs
 from benchmarks.peer import Peer
 from benchmarks.pico import rate
 from benchmarks.tinyllama import LAYER_WEIGHTS, LAYERS, directory, weight_bytes
+from ingot.errors import UserError
 
 ROOF = "read bandwidth"
 PRODUCTS = "matmul_bench"  # a prompt's products by themselves
@@ -71,7 +72,7 @@ def measured(format: Format, options: Options) -> Result:
     drawn = {n: [random.randrange(5, 4000) for _ in range(n)] for n in PROMPTS}
     many = [[random.randrange(5, 4000) for _ in range(32)] for _ in range(TOGETHER)]
     path = engine(format)
-    products = partial(level_code.prompt_rate, level_code.matmul_bench(format.weights, format.activations), LAYERS)
+    products = _products(format, result)
     roofs.cache_clear()
     with ExitStack() as stack:
         add = partial(_add, result, format, _contestants(format, path, options.threads, stack, result), options)
@@ -86,6 +87,17 @@ def measured(format: Format, options: Options) -> Result:
 BENCHMARKS: dict[str, Callable[[Options], Result]] = {
     format.benchmark: partial(measured, format) for format in FORMATS
 }  # fmt: skip
+
+
+def _products(format: Format, result: Result) -> Callable[[int], float] | None:
+    """What products alone let through with so many threads, or nothing where their program cannot be compiled, which
+    the result's notes say."""
+    try:
+        program = level_code.matmul_bench(format.weights, format.activations)
+    except UserError as e:
+        result.notes.append(f"no share of what {PRODUCTS} reaches: {e}")
+        return None
+    return partial(level_code.prompt_rate, program, LAYERS)
 
 
 def _contestants(format: Format, path: Path, threads: int, stack: ExitStack, result: Result) -> dict[str, Run]:

@@ -122,6 +122,21 @@ def test_prompts_are_held_against_their_products_alone() -> None:
     assert row.value == 0.9 and row.at_least == 0.85 and row.note == "100 tok/s"
 
 
+def test_without_a_compiler_prompts_are_held_against_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And the result says so."""
+    monkeypatch.setattr(level_code, "ROOT", tmp_path)
+    monkeypatch.setattr(level_code, "CACHE", tmp_path)
+    monkeypatch.setattr(level_code, "COMPILER", "no-such-compiler")
+    result = Result("llm-int8")
+    assert llm_formats._products(llm_formats.FORMATS[1], result) is None
+    (tmp_path / "build" / "one").mkdir(parents=True)
+    (tmp_path / "build" / "one" / "libingot_core.a").touch()
+    assert llm_formats._products(llm_formats.FORMATS[1], result) is None
+    no_core, no_compiler = result.notes
+    assert no_core.startswith("no share of what matmul_bench reaches: matmul_bench.cpp needs the core's static library")
+    assert no_compiler.endswith("matmul_bench.cpp needs a compiler, no-such-compiler")
+
+
 def test_code_of_a_level_without_a_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(level_code, "ROOT", tmp_path)
     with pytest.raises(UserError, match=r"matmul_bench.cpp needs the core's static library: make builds"):
