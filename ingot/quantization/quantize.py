@@ -332,13 +332,9 @@ class Calibration:
     def _say_tuned(self, speeds: Sequence[Speed], tuning: Tuning, able: int) -> None:
         """What whole runs showed. speeds: beside float, with all layers in int8 and with those that tuning chose."""
         if len(tuning.floats) < able:
-            speed = speeds[-1]
-            self.remarks.append(
-                f"tune: {able - len(tuning.floats)} of {able} layers in int8: a run of {speed.batch} sample(s) takes "
-                f"{speed.int8_ms:.3g} ms, and {speed.float_ms:.3g} ms with all in float ({speed.isa})"
-            )
+            self.remarks.append(f"tune: {able - len(tuning.floats)} of {able} layers in int8: {speeds[-1]}")
         else:
-            self.remarks.append(f"tune: {_slower(speeds[0])}, so that the net stays float")
+            self.remarks.append(f"tune: it does not pay on this machine: {speeds[0]}, so that the net stays float")
 
     def _paying(self, search: Search, choices: list[Choice], phases: Phases) -> list[Choice]:
         """The choices; all layers in float where int8 takes clearly longer and nobody asked for it all the same.
@@ -357,8 +353,8 @@ class Calibration:
             self.not_taken = NotTaken(speed, *search.error_of(choices))
         why = f"a run of the net is faster in float, as measured on this machine ({speed.isa})"
         self.remarks.append(
-            f"int8: {_slower(speed)}, so that the net stays float; always_int8 (--always-int8) builds it in int8 all "
-            "the same, and tune leaves single layers float"
+            f"int8: it does not pay on this machine: {speed}, so that the net stays float; always_int8 (--always-int8) "
+            "builds it in int8 all the same, and tune leaves single layers float"
         )
         return [c.in_float(why) if c.scale is not None else c for c in choices]
 
@@ -410,13 +406,6 @@ class Calibration:
         if int8 and self.device.is_architecture:
             self.remarks.append(f"int8: {ELSEWHERE.format(self.device)}")
         return report
-
-
-def _slower(speed: Speed) -> str:
-    return (
-        f"it does not pay on this machine ({speed.isa}): a run of {speed.batch} sample(s) takes {speed.int8_ms:.3g} "
-        f"ms, and {speed.float_ms:.3g} ms in float"
-    )
 
 
 def _int8(choices: Sequence[Choice]) -> frozenset[str]:

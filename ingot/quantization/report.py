@@ -45,6 +45,10 @@ class Speed:
         """How many times as fast int8 is."""
         return self.float_ms / self.int8_ms
 
+    def __str__(self) -> str:
+        return (f"a run of {self.batch} sample(s) takes {self.int8_ms:.3g} ms, and {self.float_ms:.3g} ms in float "
+                f"({self.isa})")  # fmt: skip
+
     def json(self) -> dict[str, Any]:
         layers = [{"name": name, "float_ms": a, "int8_ms": b} for name, a, b in self.layers]
         return {"float_ms": self.float_ms, "int8_ms": self.int8_ms, "ratio": self.ratio, "batch": self.batch,
@@ -132,8 +136,7 @@ class Report:
         """
         found, tune = [], "in its place tune (--tune SECONDS)" if always else "tune (--tune SECONDS)"
         if (speed := self.speed) is not None and speed.int8_ms > speed.float_ms * (1 - GAIN):
-            found.append(f"int8: it does not pay on this machine ({speed.isa}): a run takes {speed.int8_ms:.3g} ms, "
-                         f"and {speed.float_ms:.3g} ms in float; {tune} keeps the faster type")  # fmt: skip
+            found.append(f"int8: it does not pay on this machine: {speed}; {tune} keeps the faster type")
         if self.slower:
             found.append(f"int8: no faster on this machine: {', '.join(self.slower)}; keep (--keep NAME) leaves layers "
                          f"float, {tune} those with which a run is faster")  # fmt: skip

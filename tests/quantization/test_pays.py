@@ -83,8 +83,8 @@ def test_a_net_that_is_slower_in_int8_stays_float(monkeypatch: pytest.MonkeyPatc
     assert {c.why.partition(",")[0] for c in plan.layers} == {"a run of the net is faster in float"}
     assert "weights" not in engine.config and "activations" not in engine.config
     (said,) = (line for line in engine.log if "it does not pay" in line)
-    assert "4 sample(s) takes 12 ms, and 10 ms in float, so that the net stays float; always_int8" in said
-    assert "one thread)" in said
+    assert "a run of 4 sample(s) takes 12 ms, and 10 ms in float (" in said
+    assert "one thread), so that the net stays float; always_int8" in said
     found = json.loads(file.read_text())
     assert found["speed"] is None and found["not_taken"]["ratio"] == pytest.approx(1 / 1.2)
     said = engine.calibrated.headline
@@ -109,7 +109,8 @@ def test_int8_that_was_asked_for_is_taken_and_doubted(monkeypatch: pytest.Monkey
     plan = Plan.of(engine.config)
     assert plan is not None and {c.type for c in plan.layers} == {"int8"}
     said = [line for line in engine.log if "it does not pay" in line or "no faster" in line]
-    assert "a run takes 12 ms, and 10 ms in float" in said[0] and "in its place tune (--tune SECONDS)" in said[0]
+    assert "a run of 4 sample(s) takes 12 ms, and 10 ms in float (" in said[0]
+    assert "; in its place tune (--tune SECONDS) keeps the faster type" in said[0]
     assert "on this machine: stem; keep (--keep NAME) leaves layers float, in its place tune (--tune" in said[1]
     faster = _built(monkeypatch, [(0.010, 0.005)] * 3)
     assert not [line for line in faster.log if "it does not pay" in line] and faster.config["weights"] == "int8"
