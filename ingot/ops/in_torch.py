@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -40,6 +41,15 @@ def shared(torch: Any, array: Array) -> Any:
     if seen is None:
         return torch.from_numpy(array)
     return torch.from_numpy(array.view(seen)).view(getattr(torch, dtype.name))
+
+
+def array_over(torch: Any, tensor: Any) -> Array:
+    """The array over the memory of a tensor on the CPU."""
+    dtype = dtypes.get(_name(tensor))
+    if dtype is dtypes.bfloat16 or dtype.name.startswith("float8"):
+        tensor = tensor.view(torch.uint8 if dtype.bits == 8 else torch.int16)
+    array: Array = tensor.numpy()
+    return array.view(dtype.numpy)
 
 
 _SEEN = {1: np.uint8, 2: np.int16}  # what NumPy and torch both know, by bytes
@@ -166,7 +176,7 @@ def run(torch: Any, network: Network, operands: Sequence[Any], device: Any = Non
     device = operands[0].device if operands else device
     tensors: dict[Value, Any] = dict(zip(network.inputs, operands, strict=True))
     sizes = bind(network, {v.name: tuple(x.shape) for v, x in tensors.items()})
-    tensors |= {v: to_tensor(torch, v.array, device) for v in network.constants}
+    tensors |= _constants_on(torch, network, device)
     faults: dict[Node, Any] = {}
     for node in network.nodes:
         op, given = known(node.op, sizes), [tensors.get(v) for v in node.inputs]
@@ -180,6 +190,18 @@ def run(torch: Any, network: Network, operands: Sequence[Any], device: Any = Non
     if faults:
         check(list(faults), to_array(torch, torch.stack(list(faults.values()))))
     return tuple(tensors[v] for v in network.outputs.values())
+
+
+def _constants_on(torch: Any, network: Network, device: Any) -> dict[Value, Any]:
+    """Constants of a network on a device, brought there once: a loop runs its body many times, and where a graph is
+    captured nothing comes from the host."""
+    there = _CONSTANTS.setdefault(network, {})
+    if device not in there:
+        there[device] = [to_tensor(torch, v.array, device) for v in network.constants]
+    return dict(zip(network.constants, there[device], strict=True))
+
+
+_CONSTANTS: WeakKeyDictionary[Network, dict[Any, list[Any]]] = WeakKeyDictionary()  # in the order of the network's
 
 
 def by_simpler_ops(torch: Any, op: Op, operands: Sequence[Any]) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -434,6 +434,15 @@ def weight_scales(network: Network) -> list[Value]:
     rounded, so that they are kept beside that."""
     steps = {v: {call.name for call in recipe_of(v).steps} for v in network.parameters}
     return [v for v, names in steps.items() if "scales" in names and "quantize" not in names]
+
+
+def multiplied_scales(network: Network, stored: Iterable[Value]) -> list[Value]:
+    """The parameters of a network that are scales of explicit integers, and that tensors store only multiplied with the
+    scale of an input, which is rounded: they are kept beside that."""
+    recipes = [recipe_of(v) for v in stored if v.kind == "parameter"]
+    steps = [(recipe.sources[0], [call.name for call in recipe.steps]) for recipe in recipes]
+    names = [source for source, names in steps if "times" in names and "scales" not in names]
+    return [network.values[name] for name in dict.fromkeys(names)]
 
 
 def weight_as_stored(weight: Array, node: Node) -> Array:

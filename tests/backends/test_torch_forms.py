@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +23,7 @@ from ingot.ops.binary import FloorDiv, Fmod, Mod
 from ingot.ops.contraction import Einsum
 from ingot.ops.conversion import Cast
 from ingot.ops.elementwise import Clip
-from ingot.ops.in_torch import call, known, to_array, to_arrays, to_tensor
+from ingot.ops.in_torch import array_over, call, known, to_array, to_arrays, to_tensor
 from ingot.ops.indexing import Embedding, Gather
 from ingot.ops.mixture import Moe
 from ingot.ops.order import Sort
@@ -366,3 +368,27 @@ def test_arrays_come_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_array_equal(got, want, strict=True)
             assert got.flags.writeable and not np.shares_memory(got, want)
     assert to_arrays(torch, []) == []
+
+
+# --------------------------------------------------------------------------------------------------- memory of the host
+
+
+@pytest.mark.parametrize("dtype", [*ARITHMETIC, *(d for d in dtypes.ALL if d not in ARITHMETIC)], ids=str)
+def test_arrays_over_tensors(dtype: DType) -> None:
+    """What NumPy writes into an array over a tensor is in the tensor, whatever the steps of what is written."""
+    given = np.arange(1, 13).reshape(4, 3).astype(np.int8).astype(dtype.numpy)
+    tensor = to_tensor(torch, np.zeros((3, 4), dtype.numpy), CPU)
+    array_over(torch, tensor)[...] = given.T
+    np.testing.assert_array_equal(to_array(torch, tensor), to_array(torch, to_tensor(torch, given.T, CPU)))
+
+
+def test_constants_of_what_an_op_holds() -> None:
+    """They are brought to a device once, and go with the network."""
+    network = Network("body")
+    network.output("y", network.constant(np.arange(3.0, dtype=np.float32)))
+    (first,), (again,) = (in_torch.run(torch, network, (), CPU) for _ in range(2))
+    assert first is again
+    kept, gone = weakref.ref(first), weakref.ref(network)
+    del first, again, network
+    gc.collect()
+    assert kept() is None and gone() is None

@@ -72,6 +72,30 @@ def test_qlinear_ops(kind: str) -> None:
     assert calls == {"elementwise": 2, "conv_packed": 1, "conv_depthwise": 1, "matmul_packed": 1}  # x, and a bias
 
 
+def test_scales_of_explicit_integers_travel() -> None:
+    """The CPU multiplies a weight's scales with an input's, which cannot be undone: other targets find them beside."""
+    pytest.importorskip("torch")
+    kind = onnx.TensorProto.FLOAT
+    stored = {"s": np.float32(0.02), "z": np.int8(3), "w": whole("int8", 24, 10), "ws": scales(10),
+              "wz": np.zeros(10, np.int8)}  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["m"], axis=1),
+        helper.make_node("MatMul", ["d", "m"], ["y"]),
+    ]
+    inputs, outputs = (helper.make_tensor_value_info(name, kind, [3, n]) for name, n in (("x", 24), ("y", 10)))
+    initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()]
+    graph = helper.make_graph(nodes, "g", [inputs], [outputs], initializers)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    imported = import_network(Model(proto, "test"), None).imported
+    engine = build_network(imported.network, imported.weights, report=False)
+    x = RNG.standard_normal((3, 24)).astype(np.float32)
+    found, there = (engine.session(device=device).run({"x": x})["y"] for device in ("cpu", "torch:cpu"))
+    assert any("times" in name for name in engine.header["weights"])
+    np.testing.assert_allclose(there, found, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.0, float("inf"), float("nan"), [0.1, 0.0, 0.1, 0.1]])
 @pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
 def test_scales_that_are_none(op: str, scale: Any) -> None:

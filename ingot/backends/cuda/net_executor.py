@@ -29,11 +29,21 @@ from ingot.backends.cuda.program import Single
 from ingot.backends.device import Opening
 from ingot.backends.torch_device import Settings
 from ingot.backends.torch_executor import TorchExecutor, item_of, load, typed_errors, written
-from ingot.errors import BusyError, InputError
+from ingot.errors import BusyError, InputError, ValueFault
 from ingot.ir import Network, Node, Value
 from ingot.ir.interpret import learn
+from ingot.ops.in_torch import (
+    array_over,
+    check,
+    first_line,
+    known,
+    of_device,
+    out_of_memory,
+    to_array,
+    to_arrays,
+    to_tensor,
+)
 from ingot.ops.in_torch import call as by_form
-from ingot.ops.in_torch import check, first_line, known, of_device, out_of_memory, to_array, to_arrays, to_tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -308,7 +318,8 @@ class NetExecutor(TorchExecutor):
                 own = to_tensor(torch, given, self._device) if isinstance(given, np.ndarray) else given.clone()
                 seen.inputs[value.name] = own = own.contiguous()
                 if isinstance(given, np.ndarray):
-                    seen.pinned[value.name] = PAGE_LOCKED.empty(torch, self._device, tuple(own.shape), own.dtype)
+                    pinned = PAGE_LOCKED.empty(torch, self._device, tuple(own.shape), own.dtype)
+                    seen.pinned[value.name] = pinned, array_over(torch, pinned)
             tensors[value] = given if value.name in read else seen.inputs[value.name]
         calls = [each for each in self._made.running if self._varying & set(each.nodes)]
 
@@ -326,7 +337,7 @@ class NetExecutor(TorchExecutor):
 
         try:
             replay, found = self._captured(work)
-        except RuntimeError as e:
+        except (RuntimeError, ValueFault) as e:  # ValueFault: what torch said of an op's form
             if out_of_memory(e) or of_device(e):
                 raise
             # The end of a capture may say only that it failed; why is in what it was raised over.
@@ -373,15 +384,14 @@ class NetExecutor(TorchExecutor):
         for name, place in seen.inputs.items():
             if name in graph.in_place:
                 continue
-            given, into = feeds[name], place
+            given = feeds[name]
             if isinstance(given, np.ndarray):
-                given, into = to_tensor(self._torch, given, "cpu"), seen.pinned[name]
-            if plan.rows:
-                self._padding.brought(plan, name, into, given, bool(graph.results.nodes))
+                # By NumPy: torch copies with many threads, and waits for each of them where the processors are busy.
+                pinned, array = seen.pinned[name]
+                self._padding.brought(plan, name, array, given, bool(graph.results.nodes))
+                place.copy_(pinned, non_blocking=True)
             else:
-                into.copy_(given)
-            if into is not place:
-                place.copy_(into, non_blocking=True)
+                self._padding.brought(plan, name, place, given, bool(graph.results.nodes))
         graph.replay()
         self._last = seen.sizes
         return self._given_back(plan, feeds, graph.results, seen.sizes, out)

@@ -19,6 +19,7 @@ IN_PLACE = 4  # graphs of one set of sizes that read or write a caller's memory;
 UNUSED = 10_000  # runs after which such a graph makes room for another: a capture takes as long as hundreds of runs
 ALIGNED = 16  # bytes, as whatever torch allocates: kernels and libraries are chosen for it
 
+Array = np.ndarray[Any, Any]
 Key = tuple[tuple[str, Any, tuple[int, ...]], ...]  # name, dtype and shape of every input
 Addresses = tuple[int, ...]  # of inputs and results that may be used where they lie, 0 for the others; () for none
 
@@ -86,15 +87,16 @@ class Plans:
         return found
 
     def brought(self, plan: Plan, name: str, place: Any, given: Any, checked: bool) -> None:
-        """Copies an input of a padded run to where graphs read it. checked: whether rows behind it may be faults."""
-        axis = self.batch.inputs.get(name) if self.batch is not None else None
+        """Copies an input of a run to where graphs read it, from an array to an array or from a tensor to a tensor.
+        checked: whether rows behind those of a padded run may be faults."""
+        axis = self.batch.inputs.get(name) if self.batch is not None and plan.rows else None
         if axis is None:
-            place.copy_(given)
+            place[...] = given
             return
-        place.narrow(axis, 0, plan.rows).copy_(given)
+        before = (slice(None),) * axis
+        place[*before, : plan.rows] = given
         if checked:
-            rest = place.narrow(axis, plan.rows, plan.whole - plan.rows)
-            rest.copy_(given.narrow(axis, 0, 1).expand(rest.shape))
+            place[*before, plan.rows :] = given[*before, :1]
 
     def cut(self, plan: Plan, outputs: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
         """Results of a padded run of the rows that were asked for."""
@@ -140,8 +142,8 @@ class Sized:
     by_reference: whether some op reads back on its way. results: shape and dtype of each, once a caller wants one in
     memory of its own. fixed: stored tensors, and values that only sizes decide, once
     something is captured. inputs, pinned: where graphs read what is copied there, and pinned memory for what comes from
-    the host. graph: the one that takes inputs from anywhere; there: those for addresses of a caller's. met: addresses
-    of the last runs.
+    the host, as a tensor and as its array. graph: the one that takes inputs from anywhere; there: those for addresses
+    of a caller's. met: addresses of the last runs.
     """
 
     sizes: dict[str, int]
@@ -149,7 +151,7 @@ class Sized:
     results: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     fixed: dict[Value, Any] | None = None
     inputs: dict[str, Any] = field(default_factory=dict)
-    pinned: dict[str, Any] = field(default_factory=dict)
+    pinned: dict[str, tuple[Any, Array]] = field(default_factory=dict)
     graph: Captured | None = None
     there: dict[Addresses, Captured] = field(default_factory=dict)
     met: OrderedDict[Addresses, None] = field(default_factory=OrderedDict)

@@ -409,6 +409,22 @@ def test_a_capture_that_fails(at_its_end: bool) -> None:
     assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
 
 
+def test_an_op_that_fails_in_a_capture() -> None:
+    """What torch says of an op's form is a ValueFault; a run call by call says whether it is one."""
+    engine, module, x = built("graphs")
+    session = engine.session(device="cuda")
+
+    def fails(work: Any) -> Any:
+        raise ingot.errors.ValueFault("scan on torch:cuda:0: Cannot copy between CPU and CUDA tensors")
+
+    session._executor._captures, session._executor._captured = True, fails
+    for _ in range(2):
+        (found,) = session.run({"x": x.numpy()}).values()
+    assert "Cannot copy" in session._executor.uncaptured
+    wanted = module(x).detach().numpy()
+    assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+
+
 @pytest.mark.skipif(not GPU, reason="tensors of a GPU")
 def test_tensors_of_the_device() -> None:
     """They are read where they lie, and results lie there too, each run's its own."""
