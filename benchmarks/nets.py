@@ -15,6 +15,7 @@ import os
 import statistics
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ COMPILE = "INGOT_BENCH_COMPILE"
 NO_NNCF = "int8: OpenVINO's calibrator, NNCF, is not installed"
 BURST = 0.25  # seconds of runs for one figure
 PAUSE = 0.05  # between contestants: threads of the one before have stopped spinning
+
+NARROW = ("portable", "avx2", "avx_vnni")  # levels without AVX-512
 
 Run = Callable[[], Any]
 
@@ -106,7 +109,7 @@ def _measure(
     error = float(np.abs(found.astype(np.float32) - want).max() / np.abs(want).max())
     label = f"{precision}, batch {batch}"
     result.add(f"{label}: largest difference to torch float32", error, "of the largest", at_most=ACCURACY[precision])
-    peers = dict(_peers(name, module, precision, x, options))
+    peers = dict(_peers(name, module, precision, x, options, result.notes))
     if precision == "int8" and not peers and NO_NNCF not in result.notes:
         result.notes.append(NO_NNCF)
     wide = _beside(precision)
@@ -181,14 +184,16 @@ def alternate(contestants: dict[str, Run], rounds: int) -> dict[str, list[float]
     return times
 
 
-def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> Iterator[tuple[str, Run]]:
+def _peers(
+    name: str, module: Any, precision: str, x: Any, options: Options, notes: list[str]
+) -> Iterator[tuple[str, Run]]:
     images = x.dim() == 4
     if precision == "float16":
         return
     if precision == "int8":
         if importlib.util.find_spec("nncf") is not None:
             around = "bf16" if has_bfloat16() else "f32"
-            yield "OpenVINO", _openvino(name, module, x, around, options.threads, calibrated=True)
+            yield "OpenVINO", _openvino(name, module, x, around, options.threads, notes, calibrated=True)
         return
     if precision == "float32":
         yield "torch eager", lambda: module(x)
@@ -199,10 +204,10 @@ def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> 
         yield from _compiled(module, x)
         if forced_level() is None:
             yield "ONNX Runtime", _onnx_runtime(name, module, x, options.threads)
-        yield "OpenVINO", _openvino(name, module, x, "f32", options.threads)
+        yield "OpenVINO", _openvino(name, module, x, "f32", options.threads, notes)
         return
     if not has_bfloat16():  # torch would compute it number by number; the best of a peer is float32
-        yield "OpenVINO", _openvino(name, module, x, "f32", options.threads)
+        yield "OpenVINO", _openvino(name, module, x, "f32", options.threads, notes)
         return
     narrow = copy.deepcopy(module).bfloat16()
     low = x.bfloat16() if x.is_floating_point() else x
@@ -218,7 +223,7 @@ def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> 
 
     yield "torch autocast", autocast
     yield from _compiled(narrow, low)
-    yield "OpenVINO", _openvino(name, module, x, "bf16", options.threads)
+    yield "OpenVINO", _openvino(name, module, x, "bf16", options.threads, notes)
 
 
 def _compiled(module: Any, x: Any) -> Iterator[tuple[str, Run]]:
@@ -252,8 +257,11 @@ def _onnx_runtime(name: str, module: Any, x: Any, threads: int) -> Run:
     return lambda: session.run(None, feeds)
 
 
-def _openvino(name: str, module: Any, x: Any, precision: str, threads: int, calibrated: bool = False) -> Run:
-    """OpenVINO, calibrated in int8 by NNCF's post-training quantisation or not; other layers are of the precision."""
+def _openvino(
+    name: str, module: Any, x: Any, precision: str, threads: int, notes: list[str], calibrated: bool = False
+) -> Run:
+    """OpenVINO, calibrated in int8 by NNCF's post-training quantisation or not; other layers are of the precision.
+    Adds to notes what of it is not held to the level that INGOT_ISA forces."""
     import openvino
 
     settings = {
@@ -269,9 +277,19 @@ def _openvino(name: str, module: Any, x: Any, precision: str, threads: int, cali
         encoder = nncf.ModelType.TRANSFORMER if name.startswith("bert") else None
         model = nncf.quantize(model, nncf.Dataset(data), subset_size=len(data), model_type=encoder)
     compiled = core.compile_model(model, "CPU", settings)
+    if forced_level() in NARROW and (loose := _loose(compiled)):
+        notes.append(f"{'int8' if calibrated else precision}, batch {len(x)}: OpenVINO holds {loose} not to that level")
     request = compiled.create_infer_request()
     feeds = [x.numpy()]
     return lambda: request.infer(feeds)
+
+
+def _loose(compiled: Any) -> str:
+    """Kernels that OpenVINO takes all the same where oneDNN is held to vectors of 256 bits, and how many: its products
+    by MLAS ask the processor themselves."""
+    kernels = (str(op.get_rt_info()["primitiveType"].astype(str)) for op in compiled.get_runtime_model().get_ops())
+    found = Counter(kernel for kernel in kernels if "mlas" in kernel or "avx512" in kernel)
+    return ", ".join(f"{count} × {kernel}" for kernel, count in found.most_common())
 
 
 BENCHMARKS: dict[str, Callable[[Options], Result]] = {name: functools.partial(net, name) for name in torch_nets.ALL}
