@@ -15,7 +15,7 @@ from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
 from ingot.ops.lowering import PRODUCT, plain
-from ingot.passes import fuse
+from ingot.passes import fuse, products
 from ingot.passes.rewrite import Log
 from ingot.passes.weights import recipe_of
 
@@ -70,7 +70,7 @@ class Made:
 
 
 PRODUCTS: dict[str, Any] = {"inner": PRODUCT, "layouts": plain(2), "dtype": "float32"}
-FUSED = (fuse.products, fuse.elementwise, fuse.epilogues)
+FUSED = (products.products, fuse.elementwise, fuse.epilogues)
 
 
 def names(nodes: Sequence[Node]) -> list[str]:
@@ -173,7 +173,7 @@ def test_constants_of_a_loop() -> None:
 def test_which_products_are_packed(make: Callable[[Made], Value], why: str) -> None:
     made = Made()
     made.out(make(made))
-    (node,) = made.after(fuse.products)
+    (node,) = made.after(products.products)
     assert (node.op.name == "matmul") == bool(why)
     assert made.said(why) == bool(why)
 
@@ -335,7 +335,7 @@ def test_a_second_bias_joins_at_once() -> None:
     made = Made()
     x = made.input()
     made.out(F.add(F.add(made.linear(x, 4), made.weight(4)), F.add(made.linear(x, 4), made.weight(4))))
-    assert len(made.after(fuse.products, fuse.biases, fuse.elementwise, fuse.epilogues)) == 1
+    assert len(made.after(products.products, fuse.biases, fuse.elementwise, fuse.epilogues)) == 1
 
 
 def test_one_that_has_an_epilogue_is_not_paired() -> None:
@@ -360,7 +360,7 @@ def test_what_a_product_is_alike_is_told_by_its_rounded_numbers() -> None:
     made.arrays[stored.name] = (wide[0] @ wide[1].T).astype(stored.dtype.numpy)
     made.out(F.cast(F.matmul(x, w, transpose_b=True) == stored, "uint8"))
     assert made.run()["y0"].mean() > 0.9
-    assert len(made.after(fuse.products, fuse.elementwise, fuse.epilogues)) == 1
+    assert len(made.after(products.products, fuse.elementwise, fuse.epilogues)) == 1
     assert made.run()["y0"].mean() > 0.9
 
 
@@ -377,5 +377,5 @@ def test_what_is_left_of_a_product_less_itself_as_stored_is_nothing(by_product: 
     made.out(F.cast(F.clip(F.round(F.mul(left, 5000.0)), minimum=-127.0, maximum=127.0), "int8"))
     wide = made.arrays[a.name] @ made.arrays[b.name].T if by_product else made.arrays[a.name] * made.arrays[b.name]
     made.arrays[stored.name] = wide.astype(stored.dtype.numpy)
-    assert len(made.after(fuse.products, fuse.elementwise, fuse.epilogues)) == 1
+    assert len(made.after(products.products, fuse.elementwise, fuse.epilogues)) == 1
     assert not made.run()["y0"].any()

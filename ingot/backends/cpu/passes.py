@@ -19,6 +19,7 @@ from ingot.passes import (
     integers,
     kv_cache,
     layout,
+    products,
     short_reductions,
     simplify,
     weights,
@@ -37,7 +38,7 @@ def _declines(node: Node, weight: Value) -> str:
         if isinstance(node.op, Conv | ConvTranspose):
             return convolution.no_integers(node)
         if isinstance(node.op, Matmul):
-            return fuse.no_integers(node)
+            return products.no_integers(node)
         if isinstance(node.op, Recurrent):
             return integers.no_recurrent_integers(node)
     if isinstance(node.op, Moe) and not any(v is weight for v in node.inputs[:2]):
@@ -70,7 +71,7 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("share", simplify.share),
         Pass("lookups again", weights.lookups),
         Pass("attention", fuse.attention),
-        Pass("products", fuse.products),  # before elementwise, which would take their dequantize
+        Pass("products", products.products),  # before elementwise, which would take their dequantize
         Pass("recurrent", layout.recurrent),  # so is this
         Pass("experts", experts.experts),  # and this
         Pass("biases", fuse.biases),
