@@ -98,7 +98,8 @@ def table(machines: Mapping[str, Machine], chart: Path) -> str:
         lines.append("")
     for machine_of, levels in _by_machine(machines).items():
         lines.append(f"{machine_of}, ingot and peers held to levels by `INGOT_ISA`, {_measured(levels.values())}")
-        lines += ["(shares of portable code are of what AVX2 can do):", ""]
+        shares = "shares of portable code are of what AVX2 can do"
+        lines += [f"({shares}; half of OpenVINO's products of BERT in float32 take AVX-512 all the same):", ""]
         by_level = {level: works(machine) for level, machine in levels.items()}
         columns = [(level, who) for level, found in by_level.items() for who in _people(found)]
         lines += _head([f"{level}: {who}" for level, who in columns])

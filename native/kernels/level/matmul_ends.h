@@ -8,39 +8,42 @@ namespace ingot::INGOT_LEVEL {
 
 namespace {
 
-template <class T, int R>
-[[maybe_unused]] __attribute__((noinline)) void store_each(T* y, std::int64_t stride, const Vec (&a)[R][2]) {
-  for (int r = 0; r < R; ++r, y += stride) store(y, a[r][0]), store(y + kLanes, a[r][1]);
+template <class T, int R, int C>
+[[maybe_unused]] __attribute__((noinline)) void store_each(T* y, std::int64_t stride, const Vec (&a)[R][C]) {
+  for (int r = 0; r < R; ++r, y += stride)
+    for (int c = 0; c < C; ++c) store(y + c * kLanes, a[r][c]);
 }
 
-/// The epilogue of a register tile, in its registers: the same steps in the same order as RowsEnd::run.
-template <class T, int R>
-INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][2], int row) {
-  const auto at = [&](const TileOperand& o) { return (T*)o.data + (end.first_row + row) * o.row_stride + end.column; };
+/// The epilogue of a register tile, in its registers, from that column of the panel on: the same steps in the same order as RowsEnd::run.
+template <class T, int R, int C>
+INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][C], int row, int column) {
+  const std::int64_t from_column = end.column + column;
+  const auto at = [&](const TileOperand& o) { return (T*)o.data + (end.first_row + row) * o.row_stride + from_column; };
   if (end.bias.data != nullptr) {
     const bool wide = end.bias.dtype == DType::float32;
-    const float* exact = (const float*)end.bias.data + end.column;
-    const T* bias = (const T*)end.bias.data + end.column;
-    const Vec b[2] = {wide ? load(exact) : load(bias), wide ? load(exact + kLanes) : load(bias + kLanes)};
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + b[c];
+    const float* exact = (const float*)end.bias.data + from_column;
+    const T* bias = (const T*)end.bias.data + from_column;
+    INGOT_UNROLL for (int c = 0; c < C; ++c) {
+      const Vec b = wide ? load(exact + c * kLanes) : load(bias + c * kLanes);
+      INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = a[r][c] + b;
     }
   }
   if (end.residual.data != nullptr) {
     const T* from = at(end.residual);
     INGOT_UNROLL for (int r = 0; r < R; ++r, from += end.residual.row_stride) {
-      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + load(from + c * kLanes);
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = a[r][c] + load(from + c * kLanes);
     }
   }
   if (end.low != nullptr) {
     const Vec low = load(end.low);
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = max_nan(a[r][c], low);
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = max_nan(a[r][c], low);
     }
   }
   T* y = at(end.out);
 #if defined(__AVX512F__)
   if (end.width < kPanel) {
+    static_assert(C == 2);
     const int first = end.width < kLanes ? (int)end.width : kLanes, second = (int)end.width - first;
     INGOT_UNROLL for (int r = 0; r < R; ++r, y += end.out.row_stride) {
       store_partial(y, a[r][0], first);
@@ -51,12 +54,12 @@ INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][2], int row) {
 #endif
 #if defined(__AVX512BF16__)
   if (store_rounded(y, end.out.row_stride, a)) return;
-  Vec kept[R][2];  // a copy, so that the sums themselves stay in registers
+  Vec kept[R][C];  // a copy, so that the sums themselves stay in registers
   __builtin_memcpy(kept, a, sizeof kept);
   store_each(y, end.out.row_stride, kept);
 #else
   INGOT_UNROLL for (int r = 0; r < R; ++r, y += end.out.row_stride) {
-    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(y + c * kLanes, a[r][c]);
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(y + c * kLanes, a[r][c]);
   }
 #endif
 }

@@ -45,7 +45,7 @@ struct Sums {
   std::int64_t stride, apart, pairs_apart;
   int row;
 
-  Sums moved(std::int64_t by) const { return {to + by, stride, apart, pairs_apart, row}; }
+  Sums moved(std::int64_t by) const { return {to == nullptr ? nullptr : to + by, stride, apart, pairs_apart, row}; }
   float* at(int r, int c) const { return to + r * stride + c / 4 * pairs_apart + c / 2 % 2 * apart + c % 2 * kLanes; }
 };
 
@@ -152,7 +152,7 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
 
 /// What becomes of a tile's sums: they are stored, or end in their registers.
 template <class Kind, int R, int C>
-INGOT_INLINE void end_sums(const BlockProduct& p, Vec (&a)[R][C], const Sums& sums) {
+INGOT_INLINE void end_sums(const BlockProduct& p, Vec (&a)[R][C], const Sums& sums, int column = 0) {
   if constexpr (Kind::integers) {
     if (p.last) {
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -162,8 +162,8 @@ INGOT_INLINE void end_sums(const BlockProduct& p, Vec (&a)[R][C], const Sums& su
     if constexpr (C == 2 && kEndsBounded) {
       if (sums.to == nullptr) return p.end->halves ? end_halves(*p.end, a, sums.row) : end_bytes(*p.end, a, sums.row);
     }
-  } else if constexpr (C == 2) {
-    if (sums.to == nullptr) return end_tile<typename Kind::Source>(*p.end, a, sums.row);
+  } else if constexpr (C <= 2) {
+    if (sums.to == nullptr) return end_tile<typename Kind::Source>(*p.end, a, sums.row, column);
   }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
     INGOT_UNROLL for (int c = 0; c < C; ++c) store(sums.at(r, c), a[r][c]);
@@ -227,7 +227,7 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
   } else {
     add_steps(a, steps);
   }
-  end_sums<Kind>(p, a, sums);
+  end_sums<Kind>(p, a, sums, column);
 }
 
 template <class Kind, class Way, int R, int C>
@@ -272,8 +272,7 @@ INGOT_INLINE bool narrow_ends([[maybe_unused]] const RowsEnd& end) {
 INGOT_INLINE void multiply_block(RowsProduct product, const BlockProduct& p, int first_row, int rows, const Ahead& ahead) {
   if (p.end == nullptr) return product(p, first_row, {p.accumulators + first_row * p.stride, p.stride, p.apart, p.pairs_apart, 0}, ahead);
   p.end->fetch(first_row, rows);
-  constexpr int kWhole = kAccumulatorRegisters / (2 * kVecRegisters);  // rows whose sums of a panel all are in registers
-  if (p.end->direct && p.panels == 1 && (p.end->width == kPanel || narrow_ends(*p.end)) && rows <= kWhole)
+  if (p.end->direct && p.panels == 1 && (p.end->width == kPanel || narrow_ends(*p.end)))
     return product(p, first_row, {nullptr, 0, 0, 0, first_row}, ahead);
   alignas(64) float sums[kRows * 2 * kPanel];
   const std::int64_t stride = p.panels * kPanel;
