@@ -5,8 +5,8 @@
 // is attended to, a float one is added. causal: row t sees the keys 0 .. t. A row whose scores are all -inf gives zeros, or NaN
 // where empty_rows is "nan"; without any keys all rows are zeros.
 //
-// Where there is a dot product of bfloat16 pairs, it makes the scores of bfloat16 operands of even D (in float32; it takes
-// denormals for zeros). AMX tiles make the scores and the sums where 32 divides D and V; weights have 16 bits there.
+// Where there is a dot product of bfloat16 pairs, it makes the scores and the sums of bfloat16 operands of even D (in float32; it
+// takes denormals for zeros); weights are rounded to bfloat16. AMX tiles make both where 32 divides D and V; weights have 16 bits there.
 //
 // Limits: D from 1 to 512, V to 512; q, k, v and y of one float dtype, computed in float32; their last dimension has no gaps,
 // the mask may have any strides.

@@ -5,7 +5,7 @@
 //
 // A row's result does not depend on its company. Every score is one chain of multiply-adds over head_dim. The softmax
 // advances by chunks of 64 tokens that start at multiples of 64, and V is added token by token (by AMX tiles both go in their
-// order: level/attention_tiles.h). Sums begin anew at
+// order: level/attention_tiles.h; of bfloat16 by pairs of tokens in theirs: level/attention_pairs.h). Sums begin anew at
 // multiples of 512 tokens and are added in that order, whether one worker has the whole context of a row or several
 // share it.
 #include <algorithm>

@@ -204,6 +204,9 @@ LAYERS = [
     Layer(8, 2, 64, BF16, BF16, block=32),
     Layer(3, 3, 64, F16, F16),
     Layer(7, 1, 128, F32, BF16, window=20),
+    Layer(2, 2, 64, BF16, BF16),
+    Layer(6, 2, 10, BF16, BF16, window=21),
+    Layer(9, 1, 80, BF16, BF16, block=32, window=70),
     Layer(4, 2, 96, BF16, BF16, block=64, softcap=5.0),
     Layer(2, 2, 2, F32, F32, window=1),
     Layer(6, 2, 10, BF16, F32, window=70),
@@ -260,6 +263,7 @@ def test_a_row_does_not_depend_on_its_company(layer: Layer) -> None:
 
 LONG = [
     Layer(8, 1, 64, BF16, BF16),
+    Layer(2, 2, 64, BF16, BF16, window=901),
     Layer(4, 2, 96, F32, F32, block=48, window=700),
     Layer(6, 2, 34, F16, F16, window=1300, softcap=5.0),
     Layer(4, 1, 32, F32, BF16, block=32, sloped=True),

@@ -92,11 +92,34 @@ Operands operands_of_tiles(const AttentionTask& task, const AttentionChunk& chun
 }
 #endif
 
+#if defined(__AVX512BF16__)
+/// K in the cache itself, V there too or in pairs of tokens in scratch. Those are made before all else, so the next chunk's values are fetched
+/// beside this one's keys then, and its keys beside the values.
+Operands operands_of_pairs(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
+  Operands o;
+  o.pairs = o.bfloat16_k = true;
+  o.bfloat16_v = pairs_in_place(task, chunk.start);
+  for (int g = chunk.first_group; g < chunk.last_group; ++g) {
+    o.k[g] = chunk.k[g], o.v[g] = chunk.v[g];
+    o.k_ahead[g] = chunk.k_ahead[g], o.v_ahead[g] = chunk.v_ahead[g];
+    if (o.bfloat16_v) continue;
+    float* const v = p.v + g * (kTokenGroup / 2) * p.value_width;
+    pair_values(task, (const bfloat16*)chunk.v[g], task.head_dim, kTokenGroup, p.value_width, v);
+    o.v[g] = v;
+    o.k_ahead[g] = chunk.v_ahead[g], o.v_ahead[g] = chunk.k_ahead[g];
+  }
+  return o;
+}
+#endif
+
 /// K and V in the cache itself, or widened to float32 in scratch.
 Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
   if (task.state_dtype == DType::int8) return operands_of_int8(task, chunk, p);
 #if defined(__AMX_BF16__)
   if (in_tiles(task)) return operands_of_tiles(task, chunk, p);
+#endif
+#if defined(__AVX512BF16__)
+  if (in_value_pairs(task)) return operands_of_pairs(task, chunk, p);
 #endif
   constexpr int kFewRows = 2 * kTileRows;  // widening on the fly, once for each tile, is cheaper up to here
   const bool narrow = task.state_dtype != DType::float32, few = task.state_dtype == DType::bfloat16 && task.rows <= kFewRows;

@@ -9,6 +9,7 @@
 #include "attention.h"
 #include "attention_blocks.h"
 #include "attention_int8_weights.h"
+#include "attention_pairs.h"
 #include "attention_parts.h"
 #include "attention_tile.h"
 #include "attention_weights.h"
@@ -120,7 +121,7 @@ void fold_rows(const AttentionTask& task, std::int64_t segment) {
 /// Rows r .. r + rows; later ones see later tokens, so the first and the last bound what all see and what any sees.
 template <class Scores, class After>
 void attend_tile(const AttentionTask& task, const Parts& p, const Operands& o, std::int64_t start, int r, int rows,
-                 const Seen* seen, const After& after) {
+                 const Seen* seen, [[maybe_unused]] bool finite, const After& after) {
   const Seen any{seen[0].first, seen[rows - 1].last}, every{seen[rows - 1].first, seen[0].last};
   if (any.none()) return;
   if (o.quads)
@@ -133,6 +134,9 @@ void attend_tile(const AttentionTask& task, const Parts& p, const Operands& o, s
                             [](int, int) {});
     return add_quads(p, o, r, rows, any);
   }
+#if defined(__AVX512BF16__)
+  if (o.pairs) return weigh_and_add_pairs<Scores>(task, p, o, start, r, rows, seen, finite, after);
+#endif
   const bool own_bias = task.mask.data != nullptr && !same_for_all_rows(task);
   for (int i = 0; i < rows; ++i) {
     float* scores = p.scores + i * kChunkTokens;
@@ -164,6 +168,10 @@ void attend_rows(const AttentionTask& task, const Parts& p, const Operands& o, s
   std::int64_t next = task.position + task.first_row / task.group + 1 - start;  // the first token that a row does not see
   const std::int64_t end = task.tokens - start;
   int head = (int)(task.first_row % task.group);
+  bool finite = true;
+#if defined(__AVX512BF16__)
+  if (o.pairs) finite = finite_where_needed(task, p, start);
+#endif
   const int tiles = (task.rows + kTileRows - 1) / kTileRows, height = tiles == 1 ? task.rows : (task.rows + tiles - 1) / tiles;
   for (int r = 0; r < task.rows; r += height) {
     const int rows = task.rows - r < height ? task.rows - r : height;
@@ -173,9 +181,9 @@ void attend_rows(const AttentionTask& task, const Parts& p, const Operands& o, s
       if (++head == task.group) head = 0, ++next;
     }
     if (tiles == 1)
-      attend_tile<Scores>(task, p, o, start, r, rows, seen, after);
+      attend_tile<Scores>(task, p, o, start, r, rows, seen, finite, after);
     else
-      attend_tile<Scores>(task, p, operands_of_tile(o, r / height, tiles), start, r, rows, seen, after);
+      attend_tile<Scores>(task, p, operands_of_tile(o, r / height, tiles), start, r, rows, seen, finite, after);
   }
 }
 

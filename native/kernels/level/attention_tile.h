@@ -17,6 +17,9 @@ struct KeyPair {  // two values of k, one after the other
 struct ValuePair {  // two columns: every 32 columns of C are the first ones of all pairs, then the second ones
   float bits;
 };
+struct RowPair {  // of rows of values: two columns; a step is the pairs of two rows, which are half a stride apart
+  float bits;
+};
 struct First {  // the first ones of such columns
   float bits;
 };
@@ -46,7 +49,7 @@ static_assert(kTileRows <= kScoreRows, "AttentionScratch keeps room for the scor
 template <class T>
 INGOT_INLINE Vec step(Vec row, Vec column, Vec sum) {
 #if defined(__AVX512BF16__)
-  if constexpr (__is_same(T, Pair)) return {_mm512_dpbf16_ps(sum.v, (__m512bh)row.v, (__m512bh)column.v)};
+  if constexpr (__is_same(T, Pair) || __is_same(T, RowPair)) return {_mm512_dpbf16_ps(sum.v, (__m512bh)row.v, (__m512bh)column.v)};
 #endif
   return fma(row, column, sum);
 }
@@ -73,9 +76,31 @@ struct Product {
   bool accumulate;
 };
 
+#if defined(__AVX512BF16__)
+
+/// The elements of x and y side by side, of the first 16 and of the last 16.
+INGOT_INLINE __m512i pair_first(__m512i x, __m512i y) {
+  alignas(64) static const std::uint16_t kOrder[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                                       8,  40, 9,  41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  return _mm512_permutex2var_epi16(x, _mm512_load_si512(kOrder), y);
+}
+INGOT_INLINE __m512i pair_last(__m512i x, __m512i y) {
+  alignas(64) static const std::uint16_t kOrder[32] = {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+                                                       24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+  return _mm512_permutex2var_epi16(x, _mm512_load_si512(kOrder), y);
+}
+
+#endif
+
 /// Vector v of a row of B.
 template <class T>
-INGOT_INLINE Vec column_of(const T* p, [[maybe_unused]] int v) {
+INGOT_INLINE Vec column_of(const T* p, [[maybe_unused]] int v, [[maybe_unused]] std::int64_t stride) {
+#if defined(__AVX512BF16__)
+  if constexpr (__is_same(T, RowPair)) {
+    const __m512i x = _mm512_loadu_si512(p), y = _mm512_loadu_si512(p + stride / 2);
+    return from_bits({v % 2 == 0 ? pair_first(x, y) : pair_last(x, y)});
+  } else
+#endif
   if constexpr (__is_same(T, ValuePair))
     return v % 2 == 0 ? load((const First*)p) : load((const Second*)p);
   else if constexpr (__is_same(T, KeyPair))
@@ -86,7 +111,7 @@ INGOT_INLINE Vec column_of(const T* p, [[maybe_unused]] int v) {
 
 template <int R, int V, class T, bool kKeys>
 void multiply(const Product& p) {
-  constexpr int kStep = __is_same(T, KeyPair) ? 2 : 1, kColumns = __is_same(T, ValuePair) ? 2 : 1;
+  constexpr int kStep = __is_same(T, KeyPair) ? 2 : 1, kColumns = __is_same(T, ValuePair) || __is_same(T, RowPair) ? 2 : 1;
   constexpr int kFetched = __is_same(T, float) && R >= 4 ? 2 : kColumns;  // every other line: the hardware finds those between
   Vec sum[R][V];
 #pragma GCC unroll 8
@@ -111,7 +136,8 @@ void multiply(const Product& p) {
       Vec column[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) {
-        column[v] = column_of(b[v] + k * b_stride, v);
+        column[v] = column_of(b[v] + k * b_stride, v, b_stride);
+        if (__is_same(T, RowPair) && v % 2 == 1) __builtin_prefetch(ahead + v / 2 * kLanes + b_stride / 2, 0, 3);
         if (v % kFetched == 0) __builtin_prefetch(ahead + v / kColumns * kLanes, 0, 3);
       }
 #pragma GCC unroll 8

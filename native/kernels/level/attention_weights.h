@@ -74,9 +74,9 @@ INGOT_INLINE Vec power_of_two(Vec y) {
 
 #endif
 
-/// A sum that has shrunk. Tiles take denormals for zeros, as often as they meet them.
+/// A sum that has shrunk. Products of bfloat16 take denormals for zeros, as often as they meet them.
 INGOT_INLINE Vec without_denormals(Vec x) {
-#if defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
   return select(abs(x) < broadcast(0x1p-126f), zero(), x);
 #else
   return x;
