@@ -112,7 +112,7 @@ struct Rounded : Pairs {
     INGOT_UNROLL for (int half = 0; half < 2; ++half) {
       const Ints words = words_at(from, half * kLanes);
       const auto one = [&]<int I>(std::integral_constant<int, I>) __attribute__((always_inline)) {
-        const Vec even = value_of<4, 2 * I>(words) * scale[half], odd = value_of<4, 2 * I + 1>(words) * scale[half];
+        const Vec even = value_of<4, I>(words) * scale[half], odd = value_of<4, I + 4>(words) * scale[half];  // as pair_halves lays out rows
         const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v);
         _mm512_storeu_si512(panel + I * w_bytes + half * w_bytes / 2, _mm512_permutexvar_epi16(turned, both));
       };

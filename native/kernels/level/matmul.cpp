@@ -55,7 +55,8 @@ struct Nibbles {
   static constexpr int k_step = 8, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
   static constexpr bool integers = false, sums_of_groups = true, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int unpacks_rows = kFewRows;
-  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
+  // One row fetches one stream of weights best, whose sums are chains enough with AVX-512.
+  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return kFewRows > 2 && rows == 1 ? 1 : panels_of(packing != Packing::same, rows); }
   INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
     pack_for_nibbles(row, (int)round_up(depth, k_step), job.group);
   }

@@ -6,7 +6,8 @@
 // The order of summation of an output is the same for every number of rows, block and thread: k runs upwards in one
 // float32 accumulator, which is kept as it is between blocks of k. So a row's result does not depend on its company. Rows of int8
 // are summed as int32, exactly (k is at most kMostInt8), and become float32, rounded once, before the epilogue; with weights of 4 bits
-// each group by itself, whose sum times its scale is added in float32. (AMX takes 32 values of k at a time: matmul_amx_rows.h. It rounds small
+// each group by itself, whose sum times its scale is added in float32. (Pairs of bfloat16 by weights of 4 bits
+// are values k and k + 4 of each eight: pair_halves. AMX takes 32 values of k at a time: matmul_amx_rows.h. It rounds small
 // values of bfloat16 beside weights of 4 bits: matmul_amx_digits.h.)
 #pragma once
 

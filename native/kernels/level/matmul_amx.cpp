@@ -124,8 +124,7 @@ INGOT_INLINE void tiles_of_groups(const BlockProduct& p, const std::byte* x, con
   }
 }
 
-/// A block of words as a panel of pairs. It is read here first: what follows is fetched 4 KiB ahead. A pair of 4 bits has one value of a word's
-/// lower half and one of its upper half (round_row), which one lookup takes.
+/// A block of words as a panel of pairs. It is read here first: what follows is fetched 4 KiB ahead. (Pairs of 4 bits: round_row.)
 template <Packing How>
 void unpack_words(const std::byte* from, int k, std::byte* panel) {
   constexpr int kPair = kPanel * 4;  // bytes of a pair of all outputs
@@ -135,11 +134,10 @@ void unpack_words(const std::byte* from, int k, std::byte* panel) {
       const Ints words = words_at(from, column);
       const auto put = [&](int pair, Ints values) { store((float*)(panel + pair * kPair + column * 4), from_bits(values)); };
       if constexpr (How == Packing::int4) {
-        const __m512i values = _mm512_load_si512(kPairValues);
-        put(0, {_mm512_permutexvar_epi16(words.v, values)});
-        put(1, {_mm512_permutexvar_epi16(_mm512_srli_epi32(words.v, 4), values)});
-        put(2, {_mm512_permutexvar_epi16(_mm512_srli_epi32(words.v, 8), values)});
-        put(3, {_mm512_permutexvar_epi16(_mm512_srli_epi32(words.v, 12), values)});
+        put(0, pair_of<How, 0>(words));
+        put(1, pair_of<How, 1>(words));
+        put(2, pair_of<How, 2>(words));
+        put(3, pair_of<How, 3>(words));
       } else {
         put(0, pair_of<How, 0>(words));
         put(1, pair_of<How, 1>(words));

@@ -89,8 +89,6 @@ INGOT_INLINE void by_panels(BlockProduct p, const F& f) {
   }
 }
 
-constexpr int kScalesAhead = 16;  // groups: scales that are read once are fetched so long before
-
 /// A group's scales for C vectors of outputs, two to a panel. `scales`: those of the first vector, `step` bytes before the next group's.
 template <int C>
 INGOT_INLINE void load_scales(const std::byte* scales, int step, std::int64_t apart, Vec (&to)[C]) {
@@ -101,11 +99,11 @@ INGOT_INLINE void load_scales(const std::byte* scales, int step, std::int64_t ap
   else load_all(float());
 }
 
-/// The same of a block's panels, fetched long before they are read.
+/// The same of a block's panels; those of the next panels are fetched.
 template <int C>
 INGOT_INLINE void take_scales(const BlockProduct& p, const std::byte* scales, Vec (&to)[C]) {
   INGOT_UNROLL for (int panel = 0; panel < (C + 1) / 2; ++panel) {
-    const std::byte* const ahead = scales + panel * p.scales_apart + kScalesAhead * p.scales_step;
+    const std::byte* const ahead = scales + (panel + (C + 1) / 2) * p.scales_apart;
     __builtin_prefetch(ahead);
     __builtin_prefetch(ahead + p.scales_step / 2);  // of floats the other line
   }

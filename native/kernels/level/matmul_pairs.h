@@ -18,6 +18,9 @@ struct Pairs {
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int unpacks_rows = kInWordsRows;
   static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
+  INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
+    if (job.packing == Packing::int4) pair_halves(row, depth);
+  }
   INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
   template <Packing How, int N>
   INGOT_INLINE Values values_of(Ints words) { return (__m512bh)pair_of<How, N>(words).v; }

@@ -118,6 +118,17 @@ INGOT_INLINE void fetch_step(const BlockProduct& p, Ahead& ahead, int s) {
   }
 }
 
+/// For one row by narrow weights, behind a group that ends at w, the step s: each 2 KiB it finds the pages in which the next panels are as far. To look up
+/// where a page lies takes as long as memory does, and what is fetched a few KiB ahead would wait for that. (Once a block, as it begins, has no effect
+/// in pairs of panels; more often costs.)
+template <class Way, int R, int C>
+INGOT_INLINE void find_pages(const BlockProduct& p, const std::byte* w, int s) {
+  if constexpr (R == 1 && Way::narrow) {
+    if (s * Way::bytes % 2048 != 0) return;
+    INGOT_UNROLL for (int panel = 0; panel < C / 2; ++panel) __builtin_prefetch(w + (C / 2 + panel) * p.w_apart);
+  }
+}
+
 /// The sums of each group as int32, from what the packed row says on; times their scale they are added to the float32 sums, in memory.
 template <class Kind, class Way, int R, int C>
 INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* w, Sums from, Sums sums, int column,
@@ -140,6 +151,7 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
     }
     Vec scale[C];
     take_scales(p, scales, scale);
+    find_pages<Way, R, C>(p, w, s);
     INGOT_UNROLL for (int c = 0; c < C; ++c) {
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
         const Vec before = first ? zero() : load(from.at(r, c));
@@ -220,6 +232,7 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
       add_steps(of_group, end);
       Vec scale[C];
       take_scales(p, scales, scale);
+      find_pages<Way, R, C>(p, w, s);
       INGOT_UNROLL for (int c = 0; c < C; ++c) {
         INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = fma(of_group[r][c], scale[c], a[r][c]);
       }

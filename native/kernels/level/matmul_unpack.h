@@ -39,7 +39,7 @@ alignas(64) static constexpr std::uint16_t kUpperHalves[32] = {1,  33, 3,  35, 5
                                                                17, 49, 19, 51, 21, 53, 23, 55, 25, 57, 27, 59, 29, 61, 31, 63};
 
 /// Pair N of each word, as bfloat16. A value of 8 bits with 128 added is the end of a float's fraction, which leaves few shifts. Values of 4 bits are
-/// looked up by the lowest bits of each half of a word.
+/// looked up by the lowest bits of each half of a word: pair N has values N and N + 4 (pair_halves).
 template <Packing How, int N>
 INGOT_INLINE Ints pair_of(Ints words) {
   constexpr __mmask32 kUpper = 0xaaaaaaaa;
@@ -54,11 +54,15 @@ INGOT_INLINE Ints pair_of(Ints words) {
     const __m512i even = bits(narrow_of<How, 2 * N>(words)).v, odd = bits(narrow_of<How, 2 * N + 1>(words)).v;
     return {_mm512_mask_blend_epi16(kUpper, _mm512_srli_epi32(even, 16), odd)};
   } else {
-    constexpr int kUp = 12 - 8 * N;
-    const __m512i even = _mm512_srli_epi32(words.v, 8 * N);
-    const __m512i odd = kUp > 0 ? _mm512_slli_epi32(words.v, kUp < 0 ? 0 : kUp) : _mm512_srli_epi32(words.v, kUp > 0 ? 0 : -kUp);
-    return {_mm512_permutexvar_epi16(_mm512_mask_blend_epi16(kUpper, even, odd), _mm512_load_si512(kPairValues))};
+    return {_mm512_permutexvar_epi16(N == 0 ? words.v : _mm512_srli_epi32(words.v, 4 * N), _mm512_load_si512(kPairValues))};
   }
+}
+
+/// Lays out a packed row as the pairs of 4 bits are: each eight values as pairs of one of the first four and one of the others. What follows up to a
+/// whole vector is overwritten.
+[[maybe_unused]] INGOT_INLINE void pair_halves(std::byte* row, int depth) {
+  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+  for (int k = 0; k < depth; k += 32, row += 64) _mm512_storeu_si512(row, _mm512_shuffle_epi8(_mm512_loadu_si512(row), order));
 }
 #endif
 
