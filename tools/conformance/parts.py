@@ -160,10 +160,14 @@ PARTS = (
         Part(
             f"asan-{level}", f"kernels and the native core under ASan and UBSan, at {level}", 10,
             # The test of failed allocations has a malloc of its own, and so does the sanitizer, which also answers for
-            # the system when a page may not be read.
+            # the system when a page may not be read. docs/cpp.md is about what was installed, which this build is not.
             partial(
                 sanitized, ADDRESS,
-                [*folders("kernels", "native"), "-k", "not failed_allocation and not cannot_be_read"], level,
+                [
+                    *folders("kernels", "native"), "--ignore=tests/native/test_cpp_page.py",
+                    "-k", "not failed_allocation and not cannot_be_read",
+                ],
+                level,
             ),
         )
         for level in SANITIZED
