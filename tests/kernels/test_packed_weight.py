@@ -257,10 +257,11 @@ def test_rows_of_int8_with_int4(n: int, k: int, group: int, rows: int) -> None:
     assert np.array_equal(product4(x, [q], widened([scale]), group, threads=2), want)
 
 
-def test_rows_of_int8_with_int4_in_two_parts() -> None:
-    """Both parts' sums, a scale for each row, and a gate between them."""
-    x, gate, scale = draw_int8(40, 100, 300, 64)
-    up, rows = gate[::-1].copy(), np.random.default_rng(8).uniform(1e-4, 3e-4, (40, 1)).astype(np.float32)
+@pytest.mark.parametrize(("count", "k"), [(40, 300), (300, 700)])
+def test_rows_of_int8_with_int4_in_two_parts(count: int, k: int) -> None:
+    """Both parts' sums, a scale for each row, and a gate between them; in one pass, and in two."""
+    x, gate, scale = draw_int8(count, 100, k, 64)
+    up, rows = gate[::-1].copy(), np.random.default_rng(8).uniform(1e-4, 3e-4, (count, 1)).astype(np.float32)
     steps = [["input", "float32", 0], ["input", "float32", 1], ["input", "float32", 2], ["mul", "float32", 0, 2],
              ["mul", "float32", 1, 2], ["silu", "float32", 3], ["mul", "float32", 5, 4]]  # fmt: skip
     found = product4(x, [gate, up], [scale, scale], 64, epilogue={"steps": steps, "outputs": [6]}, extras=(rows,))
@@ -268,19 +269,23 @@ def test_rows_of_int8_with_int4_in_two_parts() -> None:
     np.testing.assert_allclose(found, a / (1 + np.exp(-a)) * b, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(("k", "group"), [(77, 32), (700, 32), (320, 64), (1500, 128)])
-def test_rows_of_int8_with_int4_do_not_depend_on_their_company(k: int, group: int) -> None:
-    """Bit for bit with scales of any value: few rows meet the words of 4 bits, many the bytes that these were made."""
-    x, q, scale = draw_int8(150, 130, k, group)
+@pytest.mark.parametrize(
+    ("count", "n", "k", "group"),
+    [(150, 130, 77, 32), (300, 130, 700, 32), (150, 130, 320, 64), (300, 130, 1500, 128), (270, 40, 6200, 128)],
+)
+def test_rows_of_int8_with_int4_do_not_depend_on_their_company(count: int, n: int, k: int, group: int) -> None:
+    """Bit for bit with scales of any value: few rows meet the words of 4 bits, many the bytes that these were made; and
+    in one pass or several, which keep what is packed of them or not."""
+    x, q, scale = draw_int8(count, n, k, group)
     scale *= np.random.default_rng(9).uniform(0.5, 1, scale.shape).astype(np.float16)
     whole = product4(x, [q], widened([scale]), group)
     check_int4(whole, x.astype(np.float32), q, scale, group)
     for threads in (2, 3):
         assert np.array_equal(product4(x, [q], [scale], group, threads=threads), whole)
-    for count in (1, 2, 5, 6, 7, 16, 33, 129):
-        for start in (0, 7, 150 - count):
-            part = np.ascontiguousarray(x[start : start + count])
-            assert np.array_equal(product4(part, [q], [scale], group), whole[start : start + count]), (count, start)
+    for some in (1, 2, 5, 6, 7, 16, 33, 129):
+        for start in (0, 7, count - some):
+            part = np.ascontiguousarray(x[start : start + some])
+            assert np.array_equal(product4(part, [q], [scale], group), whole[start : start + some]), (some, start)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

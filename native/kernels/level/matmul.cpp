@@ -78,7 +78,7 @@ struct Nibbles {
     if constexpr (kFewRows > 0) {
       if (p.packing == Packing::int4) return multiply_rows<Nibbles, InWords<Nibbles, Packing::int4>>(p, std::make_integer_sequence<int, kFewRows>());
     }
-    multiply_rows<Nibbles, AsRead<Nibbles, true>>(p, std::make_integer_sequence<int, kRows>());
+    multiply_rows<Nibbles, AsRead<Nibbles, true>>(p, std::make_integer_sequence<int, kIntGroupRows>());
   }
 };
 

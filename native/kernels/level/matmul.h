@@ -51,19 +51,21 @@ constexpr std::int64_t kPackedBytes = kPanel * 4;
 /// to `kept` values in all are packed once for all groups; of more, a block at a time for each group, then of `wide` units. With
 /// at most two blocks of k the epilogue weighs more: `shallow` units, whose accumulators it finds in L1.
 /// With k over kLong a pass has fewer rows, `long_rows`, and its groups as many more units. With less k, but more than a line of values, and
-/// weights that stay in L2, it has at most `near_rows`, if that is not 0: what is packed of them then stays in L1.
+/// weights that stay in L2, it has at most `near_rows`, if that is not 0: what is packed of them then stays in L1. With k over kLong it has
+/// `kept_rows`, if that is not 0 and so many are kept: weights that become wider first do so once for them.
 struct Blocking {
   int rows, long_rows, depth, shallow, group, wide;
   std::int64_t kept;
   int near_rows = 0;
   int few_rows = 56;  // of a pass by Order::rows: whole register tiles
+  int kept_rows = 0;
 };
 constexpr Blocking kVectorBlocking = {128, 128, 128, 2, 8, 24, 1 << 17};  // x packed as float32
 constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products, and int8 without VNNI
 constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 16, 1 << 19, 0, 64};    // AMX
 constexpr Blocking kQuadBlocking = {512, 128, 512, 4, 4, 6, 1 << 19, 56};  // int8
 constexpr Blocking kTileQuadBlocking = {512, 512, 512, 8, 8, 8, 1 << 20, 0, 64};  // int8 on AMX
-constexpr Blocking kNibbleBlocking = {512, 128, 512, 4, 4, 8, 1 << 19};   // int8 with weights of 4 bits: sums of groups make packing dear
+constexpr Blocking kNibbleBlocking = {512, 128, 512, 4, 4, 8, 3 << 19, 0, 56, 256};  // int8 with weights of 4 bits: sums of groups make packing dear
 constexpr std::int64_t kLong = 640, kLine = 64, kNearWeights = 256 << 10;
 
 /// The order of a product's loops, where a build has measured it; sums are the same in each. Rows are dealt to workers before.
@@ -84,7 +86,7 @@ constexpr int kManyRows = 512;
     blocking.wide = blocking.wide * blocking.rows / rows;
   }
   blocking.rows = blocking.long_rows = rows;
-  blocking.near_rows = 0;
+  blocking.near_rows = blocking.kept_rows = 0;
   return blocking;
 }
 
@@ -158,7 +160,10 @@ struct MatmulJob {
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 /// Most rows of a pass.
-constexpr int pass_rows(Blocking blocking, std::int64_t k) { return k > kLong ? blocking.long_rows : blocking.rows; }
+constexpr int pass_rows(Blocking blocking, std::int64_t k) {
+  if (k <= kLong) return blocking.rows;
+  return blocking.kept_rows != 0 && blocking.kept_rows * k <= blocking.kept ? blocking.kept_rows : blocking.long_rows;
+}
 /// The same beside weights of so many bytes, which may be fewer.
 constexpr int pass_rows(Blocking blocking, std::int64_t k, std::int64_t weights) {
   return blocking.near_rows != 0 && k > kLine && k <= kLong && weights <= kNearWeights ? blocking.near_rows : pass_rows(blocking, k);

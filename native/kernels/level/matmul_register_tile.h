@@ -14,16 +14,16 @@ namespace {
 // kFourPanelsRows, kTwoPanelsRows: rows that take so many panels at once. More than kFetchedPanels are as many streams from memory, which
 // hardware fetches best by itself if values are multiplied as they lie there. kFewRows: of a tile that widens narrow weights in registers.
 // kInWordsRows: of a block that does so, tile by tile; of more, weights become a panel of wide ones first, which costs more than to widen them
-// twice.
+// twice. kGroupRows: of a tile that has the sums of a group beside those of all groups; kIntGroupRows: whole numbers beside floats.
 #if defined(__AVX512F__)
 constexpr int kRows = 14, kVecRegisters = 1, kAccumulatorRegisters = 28, kFourPanelsRows = 1, kTwoPanelsRows = 6, kFewRows = 6, kInWordsRows = 12;
-constexpr int kFetchedPanels = 1;
+constexpr int kFetchedPanels = 1, kGroupRows = 8, kIntGroupRows = 8;
 #elif defined(__AVX2__)
 constexpr int kRows = 6, kVecRegisters = 2, kAccumulatorRegisters = 12, kFourPanelsRows = 0, kTwoPanelsRows = 1, kFewRows = 2, kInWordsRows = 2;
-constexpr int kFetchedPanels = 2;
+constexpr int kFetchedPanels = 2, kGroupRows = 6, kIntGroupRows = 4;
 #else
 constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kFourPanelsRows = 0, kTwoPanelsRows = 0, kFewRows = 0, kInWordsRows = 0;
-constexpr int kFetchedPanels = 1;
+constexpr int kFetchedPanels = 1, kGroupRows = 2, kIntGroupRows = 2;
 #endif
 
 /// Panels that so many rows take at once. What has to become wider first takes its time, and registers.
@@ -129,14 +129,17 @@ INGOT_INLINE void find_pages(const BlockProduct& p, const std::byte* w, int s) {
   }
 }
 
-/// The sums of each group as int32, from what the packed row says on; times their scale they are added to the float32 sums, in memory.
+/// The sums of each group as int32, from what the packed row says on; times their scale they are added to the float32 sums.
 template <class Kind, class Way, int R, int C>
-INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* w, Sums from, Sums sums, int column,
+INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* w, const Sums& from, const Sums& sums, int column,
                                  Ahead ahead) {
   constexpr int kSteps = Way::depth / Kind::w_depth;
   const int steps = (p.k + Way::depth - 1) / Way::depth, of_group = p.group / Way::depth;
   const std::byte *scales = p.scales + column * (p.scales_step / kPanel), *starts = x + kRowSum;
-  bool first = p.first;
+  Vec a[R][C];
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = p.first ? zero() : load(from.at(r, c));
+  }
   for (int s = 0; s < steps; scales += p.scales_step, starts += 4) {
     Ints sum[R][C];
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -153,12 +156,11 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
     take_scales(p, scales, scale);
     find_pages<Way, R, C>(p, w, s);
     INGOT_UNROLL for (int c = 0; c < C; ++c) {
-      INGOT_UNROLL for (int r = 0; r < R; ++r) {
-        const Vec before = first ? zero() : load(from.at(r, c));
-        store(sums.at(r, c), fma(to_float(sum[r][c]), scale[c], before));
-      }
+      INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = fma(to_float(sum[r][c]), scale[c], a[r][c]);
     }
-    first = false, from = sums;
+  }
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sums.at(r, c), a[r][c]);
   }
 }
 
@@ -333,7 +335,7 @@ INGOT_INLINE void multiply_any(const BlockProduct& p) {
     if (p.packing == Packing::float8) return multiply_rows<Kind, InWords<Kind, Packing::float8>>(p, few);
     if (p.packing == Packing::int4) return multiply_rows<Kind, InWords<Kind, Packing::int4>>(p, few);
   }
-  if (p.scales != nullptr) return multiply_rows<Kind, AsRead<Kind, true>>(p, rows);
+  if (p.scales != nullptr) return multiply_rows<Kind, AsRead<Kind, true>>(p, std::make_integer_sequence<int, kGroupRows>());
   multiply_rows<Kind, AsRead<Kind, false>>(p, rows);
 }
 
