@@ -24,7 +24,7 @@ from ingot.ir.recipe import Recipe, ScalesError, Small, evaluate
 from ingot.ir.text import to_json
 from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat
 from ingot.ops.external import external_ops
-from ingot.passes.calibrated import Plan, multiplied_scales, placed, weight_scales
+from ingot.passes.calibrated import Plan, multiplied_scales, placed
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Event, Log
@@ -64,7 +64,7 @@ def compile_network(
     lowered = lower(made, target, log=log, dump=dump, check=check)
     builder = ProgramBuilder(lowered, target)
     program = builder.build()
-    scales = multiplied_scales(made, builder.weights.values()) if plan is None else weight_scales(made)
+    scales = multiplied_scales(made, builder.weights.values())
     beside = (*stored_zeros(made), *factors(network), *scales)
     kept = {v.name: v for v in beside}
     return Compiled(target, lowered, program, {**kept, **builder.weights}, builder.host_calls, log)

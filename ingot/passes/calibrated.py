@@ -26,6 +26,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.errors import EngineFileError, NetworkError
 from ingot.ir import F, Network, Node, Value
+from ingot.ir.numbering import Numbering
 from ingot.ir.precision import unscoped
 from ingot.ir.weight_format import INT8, format_of
 from ingot.ops.binary import Add
@@ -429,20 +430,22 @@ def stored_integers(network: Network, weight: Value, outputs: int) -> Value:
     return F.dequantize(whole, scales, dtype=weight.dtype)  # type: ignore[no-any-return]
 
 
-def weight_scales(network: Network) -> list[Value]:
-    """The scales of weights in a network that was placed. Targets may store them only multiplied with others, which is
-    rounded, so that they are kept beside that."""
-    steps = {v: {call.name for call in recipe_of(v).steps} for v in network.parameters}
-    return [v for v, names in steps.items() if "scales" in names and "quantize" not in names]
-
-
 def multiplied_scales(network: Network, stored: Iterable[Value]) -> list[Value]:
-    """The parameters of a network that are scales of explicit integers, and that tensors store only multiplied with the
-    scale of an input, which is rounded: they are kept beside that."""
-    recipes = [recipe_of(v) for v in stored if v.kind == "parameter"]
-    steps = [(recipe.sources[0], [call.name for call in recipe.steps]) for recipe in recipes]
-    names = [source for source, names in steps if "times" in names and "scales" not in names]
-    return [network.values[name] for name in dict.fromkeys(names)]
+    """The parameters of a network, scales of integers, that stored tensors have only multiplied with the scale of an
+    input. That is rounded and cannot be undone, so that they are kept beside it for other targets."""
+    numbers = Numbering()
+    shown = {numbers.of(recipe_of(v))[-1] for v in stored if v.kind == "parameter"}
+    multiplied: set[int] = set()
+    for number, call in reversed(list(enumerate(numbers.made))):  # what is made of a value has a larger number
+        if isinstance(call, str):
+            continue
+        moved = call.step.inverse is not None
+        if moved and number in shown:
+            shown.update(call.inputs)
+        if call.name == "times" or (number in multiplied and (moved or call.name == "cast")):
+            multiplied.update(call.inputs)
+    used = {numbers.of(recipe_of(v))[-1]: v for v in network.parameters if v.uses} if multiplied - shown else {}
+    return [v for number, v in used.items() if number in multiplied and number not in shown]
 
 
 def weight_as_stored(weight: Array, node: Node) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ runtime = pytest.importorskip("onnxruntime")
 
 from onnx import helper, numpy_helper  # noqa: E402
 
+import ingot  # noqa: E402
 from ingot.builder.build import build_network  # noqa: E402
 from ingot.cli.inspect import kernel_counts  # noqa: E402
 from ingot.errors import UnsupportedError  # noqa: E402
@@ -72,28 +74,59 @@ def test_qlinear_ops(kind: str) -> None:
     assert calls == {"elementwise": 2, "conv_packed": 1, "conv_depthwise": 1, "matmul_packed": 1}  # x, and a bias
 
 
-def test_scales_of_explicit_integers_travel() -> None:
-    """The CPU multiplies a weight's scales with an input's, which cannot be undone: other targets find them beside."""
-    pytest.importorskip("torch")
-    kind = onnx.TensorProto.FLOAT
-    stored = {"s": np.float32(0.02), "z": np.int8(3), "w": whole("int8", 24, 10), "ws": scales(10),
-              "wz": np.zeros(10, np.int8)}  # fmt: skip
+def quantised_products(count: int, more: list[Any], stored: dict[str, Array]) -> Any:
+    """A model of so many products of one quantised x [3, 24], each [24, 10] by weights of int8 and a ReLU behind it,
+    added: u. Then more nodes, which make y."""
+    stored = {"s": np.float32(0.02), "z": np.int8(3), "wz": np.zeros(10, np.int8), **stored}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["m"], axis=1),
-        helper.make_node("MatMul", ["d", "m"], ["y"]),
     ]
+    for i in map(str, range(count)):
+        stored |= {f"w{i}": whole("int8", 24, 10), f"ws{i}": scales(10)}
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"w{i}", f"ws{i}", "wz"], [f"m{i}"], axis=1),
+            helper.make_node("MatMul", ["d", f"m{i}"], [f"p{i}"]),
+            helper.make_node("Relu", [f"p{i}"], [f"r{i}"]),
+        ]
+    nodes += [helper.make_node("Sum", [f"r{i}" for i in range(count)], ["u"]), *more]
+    kind = onnx.TensorProto.FLOAT
     inputs, outputs = (helper.make_tensor_value_info(name, kind, [3, n]) for name, n in (("x", 24), ("y", 10)))
     initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()]
     graph = helper.make_graph(nodes, "g", [inputs], [outputs], initializers)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    imported = import_network(Model(proto, "test"), None).imported
-    engine = build_network(imported.network, imported.weights, report=False)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def travelled(engine: Any) -> None:
+    """Other targets find the scales that the CPU has multiplied."""
     x = RNG.standard_normal((3, 24)).astype(np.float32)
     found, there = (engine.session(device=device).run({"x": x})["y"] for device in ("cpu", "torch:cpu"))
     assert any("times" in name for name in engine.header["weights"])
     np.testing.assert_allclose(there, found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_scales_of_explicit_integers_travel(count: int) -> None:
+    """The CPU multiplies a weight's scales with an input's, which cannot be undone: other targets find them beside. It
+    joins products of one x, and so their scales."""
+    pytest.importorskip("torch")
+    proto = quantised_products(count, [helper.make_node("Identity", ["u"], ["y"])], {})
+    imported = import_network(Model(proto, "test"), None).imported
+    engine = build_network(imported.network, imported.weights, report=False)
+    assert {f"ws{i}" for i in range(count)} <= engine.header["weights"].keys()
+    travelled(engine)
+
+
+def test_scales_of_explicit_integers_travel_beside_a_plan(tmp_path: Path) -> None:
+    """A net is calibrated of which one part has explicit integers, and another floats."""
+    pytest.importorskip("torch")
+    stored = {"f": RNG.standard_normal((10, 10)).astype(np.float32)}
+    onnx.save(quantised_products(1, [helper.make_node("MatMul", ["u", "f"], ["y"])], stored), tmp_path / "net.onnx")
+    samples = [RNG.standard_normal((3, 24)).astype(np.float32) for _ in range(2)]
+    engine = ingot.quantize(tmp_path / "net.onnx", samples, report=False, always_int8=True)
+    plan = engine.config["quantization"]
+    assert "int8" in {layer["type"].partition(" ")[0] for layer in plan["layers"]}
+    travelled(engine)
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.0, float("inf"), float("nan"), [0.1, 0.0, 0.1, 0.1]])
