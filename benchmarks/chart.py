@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, Result
-from benchmarks.machine import forced_level
+from benchmarks.machine import LOOSE, forced_level
 from tools.machine import machine_name
 
 MEASURED = ROOT / "benchmarks" / "measured"
@@ -98,15 +98,14 @@ def table(machines: Mapping[str, Machine], chart: Path) -> str:
         lines.append("")
     for machine_of, levels in _by_machine(machines).items():
         lines.append(f"{machine_of}, ingot and peers held to levels by `INGOT_ISA`, {_measured(levels.values())}")
-        shares = "shares of portable code are of what AVX2 can do"
-        lines += [f"({shares}; half of OpenVINO's products of BERT in float32 take AVX-512 all the same):", ""]
+        lines += ["(shares of portable code are of what AVX2 can do):", ""]
         by_level = {level: works(machine) for level, machine in levels.items()}
         columns = [(level, who) for level, found in by_level.items() for who in _people(found)]
         lines += _head([f"{level}: {who}" for level, who in columns])
         for work in dict.fromkeys(work for found in by_level.values() for work in found):
             entries = [by_level[level].get(work, {"who": {}})["who"].get(who) for level, who in columns]
             lines.append(_line([work, *map(_cell, entries)]))
-        lines.append("")
+        lines += ["", *_not_held(levels)]
     return "\n".join(lines)
 
 
@@ -123,6 +122,14 @@ def _by_machine(machines: Mapping[str, Machine]) -> dict[str, dict[str, Machine]
         if level:
             found.setdefault(of, {})[level] = machine
     return found
+
+
+def _not_held(levels: Mapping[str, Machine]) -> list[str]:
+    """A list of what the results' notes say of peers that a level does not hold."""
+    results = [(level, result) for level, machine in levels.items() for result in machine["results"].values()]
+    found = [f"- {level}, {result['name']}, {note}" for level, result in results for note in result["notes"]
+             if note.endswith(LOOSE)]  # fmt: skip
+    return [*found, ""] if found else []
 
 
 def _measured(machines: Iterable[Machine]) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.harness import CACHE, ROOT
+from benchmarks.compiler import compile_program
+from benchmarks.harness import ROOT
 from ingot.errors import UserError
 
 FOLDER = ROOT / "benchmarks" / "native"
 PROMPT_ROWS, LAYER_SHAPES = 512, 4  # of a step of a prompt; those of a layer are the first that matmul_bench has
 SECONDS = 0.5  # for each shape
-COMPILER = "g++"
 
 
 def compiled(source: str, name: str, defined: Mapping[str, str]) -> Path:
@@ -26,20 +25,13 @@ def compiled(source: str, name: str, defined: Mapping[str, str]) -> Path:
     cores = sorted((ROOT / "build").glob("*/libingot_core.a"), key=lambda path: path.stat().st_mtime)
     if not cores:
         raise UserError(f"{source} needs the core's static library: make builds build/*/libingot_core.a")
-    core, program = cores[-1], CACHE / name
-    sources = [core, *FOLDER.glob("*.h"), FOLDER / source]
-    if not program.exists() or program.stat().st_mtime < max(one.stat().st_mtime for one in sources):
-        if shutil.which(COMPILER) is None:
-            raise UserError(f"{source} needs a compiler, {COMPILER}")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        levels = next(core.parent.rglob("include/levels.h")).parent
-        folders = (levels, ROOT / "native" / "src", ROOT / "native" / "kernels")
-        json_library = Path(importlib.import_module("nlohmann_json").__path__[0]) / "include"
-        command = [COMPILER, "-O3", "-std=c++20", "-march=native", "-pthread", "-DINGOT_LEVEL=bench"]
-        command += [f"-D{word}={value}" for word, value in defined.items()]
-        command += [*(f"-I{folder}" for folder in folders), "-isystem", str(json_library)]
-        subprocess.run([*command, str(FOLDER / source), str(core), "-o", str(program)], check=True)
-    return program
+    core = cores[-1]
+    levels = next(core.parent.rglob("include/levels.h")).parent
+    folders = (levels, ROOT / "native" / "src", ROOT / "native" / "kernels")
+    json_library = Path(importlib.import_module("nlohmann_json").__path__[0]) / "include"
+    words = ["-DINGOT_LEVEL=bench", *(f"-D{word}={value}" for word, value in defined.items()),
+             *(f"-I{folder}" for folder in folders), "-isystem", str(json_library), str(core)]  # fmt: skip
+    return compile_program(name, "native", FOLDER / source, (core, *FOLDER.glob("*.h")), words)
 
 
 def matmul_bench(weights: str, activations: str | None) -> Path:

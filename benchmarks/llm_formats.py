@@ -66,14 +66,16 @@ def engine(format: Format) -> Path:
 
 
 def measured(format: Format, options: Options) -> Result:
-    """One format; the bandwidth is read again for it, since neighbours change it."""
+    """One format; the bandwidth is read again for it, since neighbours change it. Raises UserError where there is no
+    compiler for that."""
     result = Result(format.benchmark)
     random.seed(0)
     drawn = {n: [random.randrange(5, 4000) for _ in range(n)] for n in PROMPTS}
     many = [[random.randrange(5, 4000) for _ in range(32)] for _ in range(TOGETHER)]
+    roofs.cache_clear()
+    roofs(options.threads)  # first, since it may end for want of a compiler
     path = engine(format)
     products = _products(format, result)
-    roofs.cache_clear()
     with ExitStack() as stack:
         add = partial(_add, result, format, _contestants(format, path, options.threads, stack, result), options)
         add("decode", partial(_decode, many[:1]), bytes_read=weight_bytes(path))
@@ -90,8 +92,8 @@ BENCHMARKS: dict[str, Callable[[Options], Result]] = {
 
 
 def _products(format: Format, result: Result) -> Callable[[int], float] | None:
-    """What products alone let through with so many threads, or nothing where their program cannot be compiled, which
-    the result's notes say."""
+    """What products alone let through with so many threads, or nothing where no core was built to compile their
+    program with, which the result's notes say."""
     try:
         program = level_code.matmul_bench(format.weights, format.activations)
     except UserError as e:

@@ -27,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import ingot
 from benchmarks import torch_nets
 from benchmarks.harness import CACHE, Options, Result, Sample, Share, seconds
-from benchmarks.machine import forced_level, has_bfloat16, hold_peers, peak
+from benchmarks.machine import LOOSE, below_avx512, forced_level, has_bfloat16, hold_peers, peak
 
 BATCHES = (1, 8)
 # Of the largest output, against torch in float32. int8 is calibrated on eight samples.
@@ -43,8 +43,6 @@ COMPILE = "INGOT_BENCH_COMPILE"
 NO_NNCF = "int8: OpenVINO's calibrator, NNCF, is not installed"
 BURST = 0.25  # seconds of runs for one figure
 PAUSE = 0.05  # between contestants: threads of the one before have stopped spinning
-
-NARROW = ("portable", "avx2", "avx_vnni")  # levels without AVX-512
 
 Run = Callable[[], Any]
 
@@ -278,8 +276,8 @@ def _openvino(
         encoder = nncf.ModelType.TRANSFORMER if name.startswith("bert") else None
         model = nncf.quantize(model, nncf.Dataset(data), subset_size=len(data), model_type=encoder)
     compiled = core.compile_model(model, "CPU", settings)
-    if forced_level() in NARROW and (loose := _loose(compiled)):
-        notes.append(f"{'int8' if calibrated else precision}, batch {len(x)}: OpenVINO holds {loose} not to that level")
+    if below_avx512() and (loose := _loose(compiled)):
+        notes.append(f"{'int8' if calibrated else precision}, batch {len(x)}: OpenVINO holds {loose} {LOOSE}")
     request = compiled.create_infer_request()
     feeds = [x.numpy()]
     return lambda: request.infer(feeds)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import genai, level_code, llm_formats
+from benchmarks import compiler, genai, level_code, llm_formats, machine
 from benchmarks.harness import Options, Result
 from ingot.errors import UserError
 
@@ -122,19 +122,31 @@ def test_prompts_are_held_against_their_products_alone() -> None:
     assert row.value == 0.9 and row.at_least == 0.85 and row.note == "100 tok/s"
 
 
-def test_without_a_compiler_prompts_are_held_against_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["machine", "llm-int8"])
+def test_without_a_compiler_a_line_says_what_to_install(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before a model is built."""
+    monkeypatch.setattr(compiler, "CACHE", tmp_path)
+    monkeypatch.setattr(compiler, "COMPILER", "no-such-compiler")
+    machine.roofs.cache_clear()
+    said = failing(capsys, name)
+    assert said.endswith("machine.cpp needs the compiler no-such-compiler: install it (apt-get install g++)\n")
+
+
+def test_without_a_core_prompts_are_held_against_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And the result says so."""
     monkeypatch.setattr(level_code, "ROOT", tmp_path)
-    monkeypatch.setattr(level_code, "CACHE", tmp_path)
-    monkeypatch.setattr(level_code, "COMPILER", "no-such-compiler")
     result = Result("llm-int8")
     assert llm_formats._products(llm_formats.FORMATS[1], result) is None
-    (tmp_path / "build" / "one").mkdir(parents=True)
-    (tmp_path / "build" / "one" / "libingot_core.a").touch()
-    assert llm_formats._products(llm_formats.FORMATS[1], result) is None
-    no_core, no_compiler = result.notes
-    assert no_core.startswith("no share of what matmul_bench reaches: matmul_bench.cpp needs the core's static library")
-    assert no_compiler.endswith("matmul_bench.cpp needs a compiler, no-such-compiler")
+    (note,) = result.notes
+    assert note.startswith("no share of what matmul_bench reaches: matmul_bench.cpp needs the core's static library")
+
+
+@pytest.mark.parametrize("level", machine.HELD)
+def test_levels_below_avx512(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "forced_level", lambda: level)
+    assert machine.below_avx512() != level.startswith("avx512")
 
 
 def test_code_of_a_level_without_a_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import chart
 from benchmarks.harness import Result, Share
 from benchmarks.llm_formats import BENCHMARKS
+from benchmarks.machine import LOOSE
 from ingot import _native
 
 
@@ -65,6 +66,9 @@ def test_levels_of_a_machine_share_a_table_and_have_no_panel(tmp_path: Path, mon
     for level in ("avx2", "portable"):
         monkeypatch.setattr(_native, "level", lambda level=level: level)
         files.append(_kept(tmp_path))
+    held = json.loads(files[1].read_text())
+    held["results"]["resnet50"]["notes"] = ["no peer", f"float32, batch 1: OpenVINO holds 2 × mlas {LOOSE}"]
+    files[1].write_text(json.dumps(held))
     machines = {path.stem: json.loads(path.read_text()) for path in files}
     text = chart.table(machines, Path("docs/measured.svg"))
     assert "| what | limit | ingot | OpenVINO | somebody |" in text
@@ -72,6 +76,8 @@ def test_levels_of_a_machine_share_a_table_and_have_no_panel(tmp_path: Path, mon
     head = [f"{level}: {who}" for level in ("avx2", "portable") for who in people]
     assert f"| what | {' | '.join(head)} |" in text and text.count("| ResNet-50, bfloat16, batch 1 |") == 2
     assert "7.4 ms, 54% | 8.1 ms, 49% | 20 ms, 20% | 7.4 ms, 54% | 8.1 ms, 49% | 20 ms, 20% |" in text
+    said = [line for line in text.splitlines() if "OpenVINO holds" in line]
+    assert said == [f"- avx2, resnet50, float32, batch 1: OpenVINO holds 2 × mlas {LOOSE}"]
     assert list(chart.at_best(machines)) == [files[0].stem]
 
 
