@@ -94,8 +94,9 @@ def report(
     """Compares an engine with float32. `narrow` and `wide` are the source weights for either precision, `format` is
     what the engine stores them in."""
     reference = widen(network)
-    floats = [v for v in (*network.inputs, *network.parameters) if v.dtype.is_float]
-    narrower = any(v.dtype in NARROW for v in floats) or any(v.spec.dtype is not dtypes.float32 for v in network.states)
+    tensors = (*network.inputs, *network.parameters, *(v for node in network.nodes for v in node.outputs))
+    narrower = any(v.dtype in NARROW for v in tensors)
+    narrower |= any(v.spec.dtype is not dtypes.float32 for v in network.states)
     if format == AS_IS and not narrower:
         rounded = any(isinstance(node.op, Quantize) for node in network.nodes)
         return Report("no", (), (), note=AS_ROUNDED if rounded else NOTHING)

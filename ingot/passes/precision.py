@@ -12,28 +12,28 @@ from ingot.errors import OpError
 from ingot.ir import F, Network, Node, Op, StateSpec, Value
 from ingot.ops.control import CONTROL, Cond, bodies, body_operands, carried
 from ingot.ops.conversion import Dequantize, Quantize
-from ingot.ops.movement import Reshape
 
 
 def in_precision(network: Network, dtype: DType) -> Network:
     """A copy whose parameters and states are of `dtype`, and with them all that is computed from them.
 
     Inputs and outputs keep their types: casts stand at the border. What the network casts by itself stays as written,
-    scales of stored integers stay float32, and constants stay in theirs until they meet a tensor of another. Raises
-    OpError where an op takes neither.
+    scales of integers stay float32 (what else reads them reads a cast), and constants stay in theirs until they meet a
+    tensor of another. Raises OpError where an op takes neither.
     """
     new = Network(network.name)
     copies = {network.absent: new.absent}
+    scales = _scales(network)
     for value in network.inputs:
         copies[value] = new.input(value.name, value.spec)
     for value in network.parameters:
-        kind = dtype if value.dtype in dtypes.PRECISIONS and not _is_scales(value) else value.dtype
+        kind = dtype if value.dtype in dtypes.PRECISIONS and value not in scales else value.dtype
         copies[value] = new.parameter(value.name, value.spec.like(dtype=kind))
     for value in network.states:
         spec: StateSpec = value.spec
         copies[value] = new.state(value.name, spec.like(dtype if spec.dtype in dtypes.PRECISIONS else spec.dtype))
     for value in network.inputs:
-        if value.dtype in dtypes.PRECISIONS:
+        if value.dtype in dtypes.PRECISIONS and value not in scales:
             copies[value] = cast(copies[value], dtype)
     _compute(network, new, copies, dtype)
     for name, value in network.outputs.items():
@@ -44,6 +44,7 @@ def in_precision(network: Network, dtype: DType) -> Network:
 
 def _compute(network: Network, new: Network, copies: dict[Value, Value], dtype: DType) -> None:
     """Constants and nodes again, on copies of what they read."""
+    scales = _scales(network)
     for value in network.constants:
         copies[value] = new.constant(value.array, value.name)
     for node in network.nodes:
@@ -51,18 +52,35 @@ def _compute(network: Network, new: Network, copies: dict[Value, Value], dtype: 
             op: Any = node.op
             if _is_weight(node):
                 op = Dequantize(dtype=dtype, group=op.group)
-            made = _emit(new, op, tuple(copies[v] for v in node.inputs), dtype)
+            operands = tuple(_operand(node, at, copies, scales, dtype) for at in range(len(node.inputs)))
+            made = _emit(new, op, operands, dtype)
         for old, result in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
             copies[old] = result
 
 
-def _is_scales(value: Value) -> bool:
-    """Whether a parameter, or a reshape of one, is the scales of integers, which are float32 in any precision."""
-    return bool(value.uses) and all(
-        _is_scales(node.output) if isinstance(node.op, Reshape)
-        else isinstance(node.op, Dequantize | Quantize) and node.inputs[0] is not value
-        for node in value.uses
-    )  # fmt: skip
+def _scales(network: Network) -> set[Value]:
+    """What is the scales of integers, or becomes them where elements are only moved: float32 in any precision."""
+    found: set[Value] = set()
+    for node in reversed(network.nodes):
+        if isinstance(node.op, Dequantize | Quantize):
+            found.add(node.inputs[1])
+        elif _moves_scales(node, found):
+            found.update(node.inputs)
+    return found
+
+
+def _moves_scales(node: Node, scales: set[Value]) -> bool:
+    return node.op.in_scope == "moves" and not scales.isdisjoint(node.outputs)
+
+
+def _operand(node: Node, at: int, copies: dict[Value, Value], scales: set[Value], dtype: DType) -> Value:
+    """The copy that a node reads: scales in their own type, in another place of `dtype` as all else."""
+    value = node.inputs[at]
+    if isinstance(node.op, Dequantize | Quantize) and at == 1:
+        return cast(copies[value], value.dtype)  # computed scales are of `dtype`
+    if value not in scales or value.kind == "constant" or _moves_scales(node, scales):
+        return copies[value]
+    return cast(copies[value], dtype)
 
 
 def _is_weight(node: Node) -> bool:

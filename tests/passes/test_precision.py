@@ -10,7 +10,7 @@ from ingot.backends.cpu import CPU
 from ingot.backends.program import ProgramBuilder
 from ingot.dims import Dim
 from ingot.errors import OpError
-from ingot.ir import F, Network, Spec
+from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
@@ -71,6 +71,35 @@ def test_another_precision_reaches_weights_and_caches(dtype: str) -> None:
     got = outputs(narrow, weights, feeds)["logits"]
     assert 0 < np.abs(got - want).max() < 0.05 * np.abs(want).max()
     assert len(ProgramBuilder(pipeline.lower(narrow, CPU), CPU).build()["calls"]) == 5 + 2 * 8
+
+
+def scales_in_blocks(net: Network, scales: Value) -> Value:
+    """Scales [3, 4] for a matrix [24, 4], as ONNX's block_size has them."""
+    return F.reshape(F.expand(F.reshape(scales, (3, 1, 4)), (3, 8, 4)), (24, 4))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["a parameter", "an input", "a sum"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_scales_stay_float32_however_they_reach_their_integers(dtype: str, kind: str) -> None:
+    net = Network("net")
+    x, q = net.input("x", Spec((5, 24), "float32")), net.parameter("q", Spec((24, 4), "int8"))
+    make = net.input if kind == "an input" else net.parameter
+    ws = make("ws", Spec((3, 4), "float32"))
+    scales = scales_in_blocks(net, F.add(ws, ws) if kind == "a sum" else ws)
+    net.outputs["y"] = F.mul(F.matmul(x, F.dequantize(q, scales)), F.slice(ws, (0, 0), (1, 4), (1, 1)))
+    narrow = verify(in_precision(net, dtypes.get(dtype)))
+    (dequantize,) = (node for node in narrow.nodes if node.op.name == "dequantize")
+    assert dequantize.inputs[1].dtype is F32
+    assert {node.output.dtype.name for node in narrow.nodes if node.op.name in ("matmul", "mul")} == {dtype}
+    rng = np.random.default_rng(0)
+    given = {"ws": rng.uniform(0.01, 0.02, (3, 4)).astype(np.float32)}
+    feeds = {"x": rng.standard_normal((5, 24), np.float32), **(given if kind == "an input" else {})}
+    weights = {"q": rng.integers(-128, 128, (24, 4)).astype(np.int8), **({} if kind == "an input" else given)}
+    want, got = outputs(net, weights, feeds)["y"], outputs(narrow, weights, feeds)["y"]
+    assert np.abs(got - want).max() < 0.02 * np.abs(want).max()
+    if kind != "a sum":  # what is not computed is not rounded
+        stored = narrow.inputs[-1] if kind == "an input" else narrow.parameters[-1]
+        assert stored.name == "ws" and stored.dtype is F32
 
 
 def test_what_a_network_casts_itself_stays() -> None:
