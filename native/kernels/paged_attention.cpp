@@ -233,7 +233,7 @@ struct Call {
     task.tokens = r.position + r.query_tokens;
     task.slopes = in.size() > 5 ? in[5].as<const float>() + rows.head * r.group : nullptr;
     task.position = r.position, task.window = window, task.scale = scale, task.softcap = softcap;
-    task.value_pairs = task.state_dtype == DType::bfloat16 && task.value_dim % 32 == 0;
+    task.column_pairs = task.state_dtype == DType::bfloat16 && task.value_dim % 32 == 0;
     const auto memory = layout_at<TaskMemory>(worker.local, task.head_dim, rounded_rows(task.rows));
     task.scratch = memory.scratch, task.sums = memory.sums, task.totals = memory.totals;
     return task;

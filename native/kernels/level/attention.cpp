@@ -36,7 +36,7 @@ void widen_keys(const AttentionTask& task, const void* k, const void* ahead, flo
 }
 
 void widen_values(const AttentionTask& task, const void* v, const void* ahead, float* y) {
-  if (task.value_pairs) return widen_pairs(v, ahead, y, kTokenGroup * task.head_dim);
+  if (in_column_pairs(task)) return widen_pairs(v, ahead, y, kTokenGroup * task.head_dim);
   with_floats(task.state_dtype, v, [&](auto* values) {
     widen_vectors(values, (decltype(values))ahead, y, kTokenGroup * task.head_dim);
   });
@@ -119,25 +119,25 @@ Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, con
   if (in_tiles(task)) return operands_of_tiles(task, chunk, p);
 #endif
 #if defined(__AVX512BF16__)
-  if (in_value_pairs(task)) return operands_of_pairs(task, chunk, p);
+  if (in_token_pairs(task)) return operands_of_pairs(task, chunk, p);
 #endif
   constexpr int kFewRows = 2 * kTileRows;  // widening on the fly, once for each tile, is cheaper up to here
   const bool narrow = task.state_dtype != DType::float32, few = task.state_dtype == DType::bfloat16 && task.rows <= kFewRows;
-  const bool padded = p.value_width != task.head_dim, widen_k = narrow && !few && !in_pairs(task), widen_v = narrow && !few;
+  const bool padded = p.value_width != task.head_dim, widen = narrow && !few;
   Operands o;
   o.v_stride = p.value_width;
-  o.bfloat16_k = task.state_dtype == DType::bfloat16 && !widen_k;
+  o.bfloat16_k = task.state_dtype == DType::bfloat16 && !widen;
   o.bfloat16_v = few && !padded;
   for (int g = chunk.first_group; g < chunk.last_group; ++g) {
     o.k[g] = chunk.k[g], o.k_ahead[g] = chunk.k_ahead[g];
     o.v[g] = chunk.v[g], o.v_ahead[g] = chunk.v_ahead[g];
     float* k = p.k + g * kTokenGroup * p.width;
     float* v = p.v + g * kTokenGroup * p.value_width;
-    if (widen_k) {
+    if (widen) {
       widen_keys(task, chunk.k[g], chunk.k_ahead[g], k);
       o.k[g] = o.k_ahead[g] = k;
     }
-    if (widen_v || padded) {
+    if (widen || padded) {
       padded ? pad_rows(task, p, chunk.v[g], v) : widen_values(task, chunk.v[g], chunk.v_ahead[g], v);
       o.v[g] = o.v_ahead[g] = v;
     }

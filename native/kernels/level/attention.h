@@ -77,7 +77,7 @@ struct AttentionTask {
   float scale;
   float softcap;                 // 0: none
   bool empty_nan;                // a row whose scores are all -inf gives NaN, not zeros
-  bool value_pairs;              // sums are kept as the even and the odd columns of every 32, as they come out of bfloat16 V
+  bool column_pairs;             // V is bfloat16 as the cache has it, of whole pairs of vectors: see in_column_pairs (level/attention_parts.h)
   AttentionScratch scratch;
   AttentionSums sums;            // of the tokens since clear()
   AttentionSums totals;          // what finish() turns into results

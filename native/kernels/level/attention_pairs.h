@@ -22,12 +22,15 @@ constexpr int kPairs = kChunkTokens / 2;
 
 // ---- values ----
 
-/// Two rows of values side by side (null: zeros), in p.width vectors of pairs.
+/// Two rows of values side by side (y null: zeros), in as many vectors of pairs as hold the columns.
 INGOT_INLINE void pair_rows(const bfloat16* x, const bfloat16* y, int columns, float* to) {
   for (int d = 0; d < columns; d += 2 * kLanes, to += 2 * kLanes) {
     const int left = columns - d;
     const __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1u;
-    if (left < 32) reads(x + d, 2 * left);
+    if (left < 32) {
+      reads(x + d, 2 * left);
+      if (y != nullptr) reads(y + d, 2 * left);
+    }
     const __m512i a = left >= 32 ? _mm512_loadu_si512(x + d) : _mm512_maskz_loadu_epi16(there, x + d);
     __m512i b = _mm512_setzero_si512();
     if (y != nullptr) b = left >= 32 ? _mm512_loadu_si512(y + d) : _mm512_maskz_loadu_epi16(there, y + d);
@@ -39,7 +42,7 @@ INGOT_INLINE void pair_rows(const bfloat16* x, const bfloat16* y, int columns, f
 /// The first `count` of a group's 16 rows of values, as pairs of tokens: [8][width][2], where width is value_dim in whole vectors. What is
 /// missing of the last pair is zeros.
 void pair_values(const AttentionTask& task, const bfloat16* v, std::int64_t stride, int count, int width, float* to) {
-  if (task.value_dim == 64) {
+  if (task.value_dim == 64) {  // a constant: unrolled, without masks
     for (int t = 0; t < count; t += 2, v += 2 * stride, to += width) pair_rows(v, t + 1 < count ? v + stride : nullptr, 64, to);
     return;
   }

@@ -48,8 +48,11 @@ bool in_tiles([[maybe_unused]] const AttentionTask& task) {
 #endif
 }
 
-/// Whether weights and values are multiplied in pairs of bfloat16 too, without tiles.
-bool in_value_pairs(const AttentionTask& task) { return in_pairs(task) && !in_tiles(task); }
+/// Whether weights and values are multiplied in pairs of bfloat16 too, of two tokens, without tiles.
+bool in_token_pairs(const AttentionTask& task) { return in_pairs(task) && !in_tiles(task); }
+
+/// Whether sums are kept as the even and the odd columns of every 32, as they come out of bfloat16 V that is widened, not multiplied.
+bool in_column_pairs(const AttentionTask& task) { return task.column_pairs && !in_pairs(task); }
 
 void begin(const AttentionTask& task) {
   const Parts p = parts_of(task);
@@ -105,8 +108,12 @@ void finish(const AttentionTask& task) {
     if (in_tiles(task)) {
       join_tile_columns(sum, p.value_width, total);
     } else {
-      for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) / total + zero());  // -0: see join_tile_columns
-      if (task.value_pairs && !in_value_pairs(task)) join_columns(sum, p.value_width);
+      const bool unsigned_zero = in_token_pairs(task);  // see join_tile_columns
+      for (int d = 0; d < p.value_width; d += kLanes) {
+        const Vec mean = load(sum + d) / total;
+        store(sum + d, unsigned_zero ? mean + zero() : mean);
+      }
+      if (in_column_pairs(task)) join_columns(sum, p.value_width);
     }
     convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset), task.out_dtype, task.value_dim);
   }
@@ -124,7 +131,7 @@ struct Operands {
   std::int64_t v_stride;
   bool bfloat16_k, bfloat16_v;  // else float32
   bool tiles = false;           // K is as AMX tiles read it, V in scratch (attention_blocks.h)
-  bool pairs = false;           // K is in pairs of bfloat16, V in scratch (attention_pairs.h)
+  bool pairs = false;           // K is in pairs of bfloat16, V in pairs of tokens in scratch, or as it lies where bfloat16_v (attention_pairs.h)
   bool quads = false;           // K and V are int8, as the cache has them (attention_int8.h)
   bool scaled = false;          // K and V were int8: the tokens' scores and weights are multiplied by scales
   const float *k_scale[kChunkGroups], *v_scale[kChunkGroups];  // of int8: of a group's 16 tokens

@@ -52,8 +52,8 @@ void add_values(const Parts& p, const Operands& o, int r, int rows, const float*
 void add_values(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, const float* scores, int first, int last) {
   if (first >= last) return;
   if (!o.bfloat16_v) return add_values<float>(p, o, r, rows, scores, first, last);
-  task.value_pairs ? add_values<ValuePair>(p, o, r, rows, scores, first, last)
-                   : add_values<bfloat16>(p, o, r, rows, scores, first, last);
+  in_column_pairs(task) ? add_values<ValuePair>(p, o, r, rows, scores, first, last)
+                        : add_values<bfloat16>(p, o, r, rows, scores, first, last);
 }
 
 /// Keys in as many parts as there are vectors, so that the groups ahead are fetched one after the other.

@@ -83,7 +83,7 @@ Operands pack(const AttentionTask& task, const Parts& p, const KeyChunk& chunk) 
     o.k[g] = k;
     o.v[g] = v;
 #if defined(__AVX512BF16__)
-    if (in_value_pairs(task)) {
+    if (in_token_pairs(task)) {
       o.pairs = true;
       o.v[g] = v = p.v + g * (kTokenGroup / 2) * p.value_width;
       pair_values(task, (const bfloat16*)chunk.v + g * kTokenGroup * chunk.v_stride, chunk.v_stride, count, p.value_width, v);
