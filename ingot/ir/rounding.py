@@ -18,7 +18,8 @@ from ingot.ir.expr import integer_range
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _LARGEST = {"bfloat16": 3.38e38, "float16": 65504.0}
 _TINY = {"bfloat16": 2.0**-134, "float16": 2.0**-25}  # and of a tiny one this much
-_AS_LARGE = ("neg", "abs", "max", "min", "where", "round")  # errors of an operand and of the result are alike
+# Errors of an operand and of the result are alike. (A rounding is to bytes or is left out: see _quantised_later.)
+_AS_LARGE = ("neg", "abs", "max", "min", "where", "round")
 _RELATIVE = ("sqrt", "rsqrt", "recip", "tanh", "erf")  # relative errors of the result are no larger
 
 
@@ -87,7 +88,8 @@ def _quantised_later(
 
     That is known of a rounding whose relative error stays one, up to the largest of the bytes. A sum may cancel: of
     the roundings before it, those are left out alone whose numbers have a bound, as bytes times a scale do. What is
-    compared or otherwise jumps is rounded before, and so is what is read without this rounding too."""
+    compared or otherwise jumps is rounded before, and so is what is read without this rounding too. A rounding that is
+    kept jumps as well: the least error turns a tie by one whole unit, so nothing before it is left out."""
     readers: list[list[int]] = [[] for _ in steps]
     for at, step in enumerate(steps):
         for argument in _arguments(step):
@@ -97,24 +99,23 @@ def _quantised_later(
         reaches.update(_ending(steps, outputs, readers, output, end))
     if not reaches:
         return set()
-    for at in reversed(range(len(steps))):
-        if at not in reaches:
-            by = [_through(steps, reader, at, reaches[reader]) for reader in dict.fromkeys(readers[at])]
-            reaches[at] = None if at in outputs or _rounds_to_whole(steps[at]) else _together(by)
     most = _magnitudes(steps, kinds)
     found: set[int] = set()
     moved = 0.0
     for at in reversed(range(len(steps))):
-        reach = reaches[at]
-        if reach is None or not _rounds_to_floats(steps[at]) or at in known:
+        if at not in reaches:
+            by = [_through(steps, reader, at, reaches[reader]) for reader in dict.fromkeys(readers[at])]
+            reaches[at] = None if at in outputs or _rounds_to_whole(steps[at]) else _together(by)
+        if not _rounds_to_floats(steps[at]) or at in known:
             continue
-        operand, narrow = steps[at][2:]
-        if readers[operand] != [at] or operand in outputs:
-            continue
-        moves = _moves(reach, most[operand], narrow)
+        reach, (operand, narrow) = reaches[at], steps[at][2:]
+        alone = readers[operand] == [at] and operand not in outputs
+        moves = _moves(reach, most[operand], narrow) if reach is not None and alone else math.inf
         if moved + moves < 1:
             found.add(at)
             moved += moves
+        else:
+            reaches[at] = None
     return found
 
 
@@ -198,7 +199,7 @@ def _through(steps: Sequence[Any], reader: int, at: int, reach: Reach | None) ->
 def _magnitudes(steps: Sequence[Any], kinds: Sequence[DType]) -> list[float]:
     """How large each step's result can be; infinite where nothing says so."""
     found: list[float] = []
-    for name, _, *args in steps:
+    for name, kind, *args in steps:
         most = math.inf
         if name == "input" and kinds[args[0]] in (dtypes.int8, dtypes.uint8):
             most = float(max(map(abs, integer_range(kinds[args[0]]))))
@@ -210,6 +211,8 @@ def _magnitudes(steps: Sequence[Any], kinds: Sequence[DType]) -> list[float]:
             most = found[args[0]] * found[args[1]]
         elif name in ("neg", "abs", "to_float", "round"):
             most = found[args[0]]
+        if math.isfinite(most) and _rounds_to_whole((name, kind, *args)):
+            most = float(math.ceil(most))
         found.append(most if math.isfinite(most) else math.inf)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingot import dtypes
@@ -135,6 +135,23 @@ def test_roundings_together_move_a_byte_by_one_at_most() -> None:
         assert roundings_left(e, [dtypes.float32], [end]) == 4 - most
 
 
+def test_whole_numbers_may_be_larger_than_what_was_rounded_to_them() -> None:
+    """127 of 0.004 are 0.508, which becomes 1; times 258.9, rounded to bfloat16 that is 258, which a sum shows."""
+    e = ExprBuilder()
+    whole = e.round(e.cast(e.input(1, dtypes.int8), dtypes.float32) * 0.004)
+    quantised(e, e.input(0, dtypes.float32) + narrow(e, whole * 258.9), 0.53)
+    assert roundings_left(e, [dtypes.float32, dtypes.int8]) == 1
+
+
+def test_nothing_is_left_out_before_a_rounding_that_is_kept() -> None:
+    """A rounding is a step function: without the float16 before it, one to bfloat16 turns a tie the other way."""
+    e = ExprBuilder()
+    x = narrow(e, e.input(0, dtypes.float32) * 3.0, dtypes.float16)
+    x = narrow(e, e.abs(narrow(e, x)), dtypes.float16)
+    quantised(e, x, 0.1, dtypes.uint8)
+    assert roundings_left(e, [dtypes.float32], [dtypes.uint8]) == 2
+
+
 @pytest.mark.parametrize("what", [
     "left over", "compared", "whole before", "truncated", "stored too", "cancelled", "cancelled by a number", "grows",
     "wraps", "times a whole", "chosen by", "too many steps", "float16",
@@ -241,6 +258,7 @@ class Drawn:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
+@example(seed=1010419)  # float16 before a bfloat16 that is kept: a tie would turn the other way, and move a byte by two
 def test_a_byte_differs_by_one_at_most_without_roundings(seed: int) -> None:
     """Random expressions, with all their roundings and as they are computed."""
     for part in range(8):
