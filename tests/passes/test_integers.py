@@ -9,10 +9,11 @@ import pytest
 
 from ingot.backends.cpu import CPU
 from ingot.builder.build import build_network
+from ingot.builder.compile import compile_network
 from ingot.cli.inspect import kernel_counts
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret
-from ingot.ir.recipe import evaluate
+from ingot.ir.recipe import evaluate, source
 from ingot.passes import pipeline
 from ingot.passes.weights import recipe_of
 
@@ -162,3 +163,14 @@ def test_products_whose_weight_has_scales_of_its_inputs_are_of_floats() -> None:
     y = F.matmul(net.rounded(net.x, 0.02), net.weight(45, 37, outputs=1), transpose_b=True)
     low = net.check(y, 1e-4, elementwise=1, matmul_packed=1)
     assert all(v.dtype.name == "float32" for v in low.parameters)
+
+
+def test_multiplied_scales_are_kept_by_what_they_are_made_of() -> None:
+    """Not by the name of their source, which need not be a value's."""
+    net = Net(3, 37)
+    whole = net.network.parameter("w", Spec((45, 37), "int8"))
+    scales = net.network.parameter("s", Spec((45, 1), "float32"), source("S").then("cast", dtype="float32"))
+    weight = F.dequantize(whole, scales, dtype="float32")
+    net.network.outputs = {"y": F.matmul(net.rounded(net.x, 0.02), weight, transpose_b=True)}
+    stored = compile_network(net.network).stored
+    assert [name for name in stored if name.endswith(".times")] and stored["s"] is scales
