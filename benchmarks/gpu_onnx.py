@@ -17,6 +17,7 @@ from ingot.errors import UserError
 
 FOLDER = CACHE / "onnx"
 ACCURACY = 1e-3  # of a row's largest number, to the CPU's
+UNSTABLE = 0.5  # of models that amplify float32's last bit, by which other implementations are apart too: 0.08 at most
 
 
 def prepare() -> None:
@@ -70,11 +71,11 @@ def _model(result: Result, name: str, session: ingot.Session, times: int) -> Non
     found = session.run(feeds)
     apart = max(_apart(found[k], v) for k, v in wanted.items())
     executor: Any = session._executor
-    why = f", not captured: {executor.uncaptured}" if executor.uncaptured else ""
+    captured = any(seen.graph is not None or seen.there for seen in executor._seen.values())
+    why = "" if captured else f", not captured {executor.uncaptured}"
     result.add(f"{name}: ingot", took.median, "ms", quartiles=took.quartiles, note=f"first {first:.2f} s{why}")
-    # Where float32's last bit decides, other implementations differ too: said, and not judged.
-    judged: Any = {"note": differs} if differs else {"at_most": ACCURACY}
-    result.add(f"{name}: largest difference to the CPU's", apart, "of a row's largest", **judged)
+    most = UNSTABLE if differs else ACCURACY
+    result.add(f"{name}: largest difference to the CPU's", apart, "of a row's largest", at_most=most, note=differs)
 
 
 def _apart(found: Any, wanted: Any) -> float:

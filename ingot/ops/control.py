@@ -252,7 +252,7 @@ class WhileLoop(Op):
 
     def torch(self, torch: Any, *xs: Any) -> Any:
         """Whether there is one more round has to be read back."""
-        now, kept = self._rounds(xs, lambda network, operands: run(torch, network, operands))
+        now, kept = self._rounds(xs, lambda network, operands: run(torch, network, operands, keep=True))
         return _one_or_all((*now, *_stacked_in_torch(torch, self.body, xs, kept, len(xs))))
 
     def _rounds(self, xs: tuple[Any, ...], run_one: Callable[[Network, tuple[Any, ...]], tuple[Any, ...]]) -> Any:
@@ -348,7 +348,7 @@ class Scan(Op):
         return _one_or_all((*now, *_stacked(self.body, shapes, kept, self.carried)))
 
     def torch(self, torch: Any, *xs: Any) -> Any:
-        now, kept = self._rounds(xs, lambda operands: run(torch, self.body, operands, xs[0].device))
+        now, kept = self._rounds(xs, lambda operands: run(torch, self.body, operands, xs[0].device, keep=True))
         ends = self.carried + self.scanned
         shapes = tuple(x.new_empty(x.shape[1:]) if self.carried <= i < ends else x for i, x in enumerate(xs))
         return _one_or_all((*now, *_stacked_in_torch(torch, self.body, shapes, kept, self.carried)))

@@ -169,14 +169,17 @@ def check(nodes: Sequence[Node], faults: Iterable[Any]) -> None:
             raise ValueFault(f"{node.describe()}: {node.op.fault}")
 
 
-def run(torch: Any, network: Network, operands: Sequence[Any], device: Any = None) -> tuple[Any, ...]:
+def run(
+    torch: Any, network: Network, operands: Sequence[Any], device: Any = None, keep: bool = False
+) -> tuple[Any, ...]:
     """The outputs of a network without parameters and states, on its operands' device; without operands that has to be
-    given. Reads back what may be a fault.
+    given. Reads back what may be a fault. keep: whether its constants stay on the device as long as the network is
+    there, for one that whoever captures this run holds.
     """
     device = operands[0].device if operands else device
     tensors: dict[Value, Any] = dict(zip(network.inputs, operands, strict=True))
     sizes = bind(network, {v.name: tuple(x.shape) for v, x in tensors.items()})
-    tensors |= _constants_on(torch, network, device)
+    tensors |= (_kept_constants if keep else _constants)(torch, network, device)
     faults: dict[Node, Any] = {}
     for node in network.nodes:
         op, given = known(node.op, sizes), [tensors.get(v) for v in node.inputs]
@@ -189,15 +192,19 @@ def run(torch: Any, network: Network, operands: Sequence[Any], device: Any = Non
                 learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
     if faults:
         check(list(faults), to_array(torch, torch.stack(list(faults.values()))))
-    return tuple(tensors[v] for v in network.outputs.values())
+    # A constant that is kept is nobody's to change.
+    return tuple(tensors[v].clone() if keep and v.kind == "constant" else tensors[v] for v in network.outputs.values())
 
 
-def _constants_on(torch: Any, network: Network, device: Any) -> dict[Value, Any]:
-    """Constants of a network on a device, brought there once: a loop runs its body many times, and where a graph is
-    captured nothing comes from the host."""
+def _constants(torch: Any, network: Network, device: Any) -> dict[Value, Any]:
+    return {v: to_tensor(torch, v.array, device) for v in network.constants}
+
+
+def _kept_constants(torch: Any, network: Network, device: Any) -> dict[Value, Any]:
+    """Brought there once: loops run a body many times, and nothing comes from the host while a graph is captured."""
     there = _CONSTANTS.setdefault(network, {})
     if device not in there:
-        there[device] = [to_tensor(torch, v.array, device) for v in network.constants]
+        there[device] = list(_constants(torch, network, device).values())
     return dict(zip(network.constants, there[device], strict=True))
 
 

@@ -382,13 +382,18 @@ def test_arrays_over_tensors(dtype: DType) -> None:
     np.testing.assert_array_equal(to_array(torch, tensor), to_array(torch, to_tensor(torch, given.T, CPU)))
 
 
-def test_constants_of_what_an_op_holds() -> None:
-    """They are brought to a device once, and go with the network."""
-    network = Network("body")
+def test_constants_of_what_an_op_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are brought to a device once, go with the network, and are nobody's to change."""
+    network, brought = Network("body"), []
     network.output("y", network.constant(np.arange(3.0, dtype=np.float32)))
-    (first,), (again,) = (in_torch.run(torch, network, (), CPU) for _ in range(2))
-    assert first is again
-    kept, gone = weakref.ref(first), weakref.ref(network)
-    del first, again, network
+    bring = in_torch.to_tensor
+    monkeypatch.setattr(in_torch, "to_tensor", lambda *words: brought.append(bring(*words)) or brought[-1])
+    for _ in range(2):
+        (found,) = in_torch.run(torch, network, (), CPU, keep=True)
+        assert found.tolist() == [0, 1, 2]
+        found += 1
+    assert len(brought) == 1
+    kept, gone = weakref.ref(brought.pop()), weakref.ref(network)
+    del network
     gc.collect()
     assert kept() is None and gone() is None

@@ -229,7 +229,8 @@ def mixed() -> Made:
 # and 8.5e-8 in bfloat16, where a rounding that falls to the other side costs 2^-8.
 FAMILIES: dict[str, tuple[Callable[[], Made], float]] = {
     "llama-float32": (lambda: of_config(LLAMA, "float32", steps()), 1e-5),
-    "llama-bfloat16": (lambda: of_config(LLAMA, "bfloat16", steps()), 0.01),
+    # With dot products of bfloat16 attention rounds its weights to it: 0.018; torch in bfloat16 is as far (0.014).
+    "llama-bfloat16": (lambda: of_config(LLAMA, "bfloat16", steps()), 0.02),
     "gemma2-float32": (lambda: of_config(GEMMA, "float32", steps()), 1e-5),
     "mixtral-bfloat16": (lambda: of_config(MIXTRAL, "bfloat16", steps()), 0.01),
     "lora-float32": (lambda: of_config(LLAMA | {"num_hidden_layers": 1}, "float32", steps(), lora=True), 1e-5),

@@ -341,8 +341,9 @@ class NetExecutor(TorchExecutor):
             if out_of_memory(e) or of_device(e):
                 raise
             # The end of a capture may say only that it failed; why is in what it was raised over.
-            self.uncaptured, self._captures = first_line(e.__context__ or e), False
-            seen.inputs, seen.fixed = {}, None
+            why = e if isinstance(e, ValueFault) else e.__context__ or e
+            self.uncaptured, self._captures = first_line(why), False
+            seen.inputs, seen.pinned, seen.fixed = {}, {}, None
             return None
         graph = Captured(replay, found, frozenset(read))
         seen.keep(at, graph)

@@ -19,9 +19,14 @@ pytest.importorskip("triton", reason=WITHOUT)
 
 from torch import nn  # noqa: E402
 
+from ingot import dtypes  # noqa: E402
 from ingot.backends.cuda import net_graphs  # noqa: E402
 from ingot.backends.cuda.net_rows import Batch, Place, padded  # noqa: E402
+from ingot.builder.build import build_network  # noqa: E402
 from ingot.dims import Dim  # noqa: E402
+from ingot.ir import Network, Spec  # noqa: E402
+from ingot.ops.binary import Add, Mul  # noqa: E402
+from ingot.ops.control import Scan  # noqa: E402
 
 DEVICE = "cuda" if GPU else "cpu"
 pytestmark = [
@@ -423,6 +428,23 @@ def test_an_op_that_fails_in_a_capture() -> None:
     assert "Cannot copy" in session._executor.uncaptured
     wanted = module(x).detach().numpy()
     assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.skipif(not GPU, reason="captures on a GPU")
+def test_a_scan_is_captured() -> None:
+    """Its body's constants lie on the device by then."""
+    body = Network("body")
+    now, part = (body.input(name, Spec((3,), dtypes.float32)) for name in ("now", "part"))
+    body.output("sum", body.emit(Add(), (now, body.emit(Mul(), (part, body.constant(np.float32([1, 2, 4])))))))
+    network = Network("net")
+    start, parts = (network.input(name, Spec(shape, dtypes.float32)) for name, shape in (("s", (3,)), ("x", (5, 3))))
+    network.output("y", network.emit(Scan(body=body, length=5, carried=1, scanned=1), (start, parts)))
+    session = build_network(network, {}, report=False).session(device="cuda")
+    rng = np.random.default_rng(0)
+    s, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((3,), (5, 3)))
+    for _ in range(3):
+        np.testing.assert_allclose(session.run({"s": s, "x": x})["y"], s + (x * [1, 2, 4]).sum(0), rtol=1e-5)
+    assert not session._executor.uncaptured and any(seen.graph for seen in session._executor._seen.values())
 
 
 @pytest.mark.skipif(not GPU, reason="tensors of a GPU")
