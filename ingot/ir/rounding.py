@@ -132,7 +132,7 @@ def _moves(reach: Reach, most: float, narrow: str) -> float:
     would become infinite has to lie beyond the limits of the bytes without that too."""
     tiny = reach.of_one * _TINY[narrow]
     bounded = reach.of_one * most * _UNIT[narrow] + tiny if most <= _LARGEST[narrow] else math.inf
-    if narrow == "bfloat16":  # as wide in range as what is computed in
+    if narrow == "bfloat16":  # as wide in range as what is computed in, but for numbers below 2^-126: those are let go
         return min(bounded, reach.of_all * _UNIT[narrow])
     limited = reach.least * _LARGEST[narrow] >= reach.of_all
     return min(bounded, reach.of_all * _UNIT[narrow] + tiny) if limited else bounded
