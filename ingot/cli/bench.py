@@ -14,7 +14,8 @@ fit the caches go beyond 1.
 
 In a profile a call's time is the median of --repeat runs. "of the roof" (the roofline model, docs/performance.md) is
 the least time that the call could take, over its time. The least time is that of its bytes at the memory's bandwidth,
-or of its operations at the speed of ingot's own matrix product. On another --device than the CPU the calls are the
+or of its operations at the speed of ingot's own matrix product. Calls that are clearly faster than memory have "in
+caches" in its place. On another --device than the CPU the calls are the
 network's ops, and --bandwidth is the one roof."""
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     speed = f", {rate:,.1f} tokens a second" if rate else ""
     out.text(f"{case.name}: {median * 1e3:.3f} ms (at best {low * 1e3:.3f}, 90 % within {p90 * 1e3:.3f}){speed}")
     part = f": {share:.0%} of the bandwidth of {bandwidth / 1e9:.1f} GB/s" if bandwidth else ""
+    if bandwidth and share > _lazy.load("ingot.cli.profiling:CLEAR"):
+        part = f" from caches: faster than memory's {bandwidth / 1e9:.1f} GB/s"
     out.text(f"reads {size(case.bytes)}{part}")
     extra = {}
     if profiling:

@@ -13,11 +13,12 @@ examples:
   ingot build net.onnx --tune 30                             measures what is fastest here: docs/tuning.md
   ingot build models/pico-python -o pico.ingot --device cuda:sm_90     kernels for GPUs elsewhere too: docs/devices.md
 
-The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
-torch is installed, an .onnx file with ONNX Runtime. --no-report leaves all of this out. Of the phases whose times are
-shown, "other" is what is in no other one: loading the compiler's code, most of all. Sizes that runs may choose are
-those that the file was exported with. With --device cuda:sm_90 (sm_80, sm_86, sm_89, sm_90, sm_100, sm_120) the engine
-is the same file, and OUTPUT.cuda has the compiled kernels that it launches on such a GPU; no GPU is needed for that."""
+The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it,
+where torch is installed, an .onnx file with ONNX Runtime. --no-report leaves all of this out. Of the phases whose
+times are shown, "load" is loading the compiler's code, "compare" has the import of torch, and "other" is what is in
+none. Sizes that runs may choose are those that the file was exported with. With --device cuda:sm_90 (sm_80, sm_86,
+sm_89, sm_90, sm_100, sm_120) the engine is the same file, and OUTPUT.cuda has the compiled kernels that it launches
+on such a GPU; no GPU is needed for that."""
 
 from __future__ import annotations
 
@@ -104,7 +105,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
     check_output(path, args.source)
     _check_calibration(args)
     with progress_bar(out) as progress:
+        begin = perf_counter()
         debug = _lazy.load("ingot.builder.build:Debug")(args.dump_stages, args.check_stages)
+        loaded = perf_counter() - begin
         words = {"precision": args.precision, "report": not args.no_report, "progress": progress, "debug": debug,
                  "text": args.text,
                  "tune": args.tune, "tune_file": None if args.tune is None else f"{path}.tune.json"}  # fmt: skip
@@ -123,7 +126,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         )  # fmt: skip
         begin = perf_counter()
         written = engine.on(None).save(path)  # for a device it compiles kernels too, which are a phase of their own
-        seconds = {**engine.seconds, "write": perf_counter() - begin}
+        seconds = {"load": loaded, **engine.seconds, "write": perf_counter() - begin}
         kernels = None
         if device is not None:
             kernels = _lazy.load("ingot.builder.kernels:beside")(engine, path, device, args.size, progress)

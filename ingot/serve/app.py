@@ -261,7 +261,7 @@ class App:
         if path.rstrip("/") in self._routes:
             return f"it is {path.rstrip('/')}, without a slash at its end"
         posts = ", ".join(sorted(route for route in self._routes if route.startswith("/v1/") and "{" not in route))
-        return f"the routes are {posts}; /openapi.json describes them"
+        return f"the routes are {posts}, and {' and '.join(OPEN_ROUTES)}; /openapi.json describes them"
 
     # What the engine does.
 

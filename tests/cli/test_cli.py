@@ -41,6 +41,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert built["path"] == str(path)
     assert built["bytes"] == path.stat().st_size
     assert {"read", "trace", "lower", "pack", "report", "write", "other"} <= set(built["seconds"])
+    assert next(iter(built["seconds"])) == "load" and built["seconds"]["other"] < sum(built["seconds"].values()) / 2
     assert [row["name"] for row in built["accuracy"]["outputs"]] == ["logits", "hidden"]
     return path
 

@@ -307,6 +307,9 @@ def test_bench_profiles_a_network(engine: Path, tmp_path: Path) -> None:
     assert "(threads waiting)" in command(*words[:-1], 2, "--profile").stdout
     text = command(*words, "--profile", "--profile-calls", 1).stdout
     assert "of the roof" in text and text.count("matmul_packed") in (1, 2)  # the slowest call may be another's
+    slow = command(*words, "--bandwidth", 0.001, "--profile").stdout  # no memory is as slow as that
+    assert "from caches: faster than memory's 0.0 GB/s" in slow
+    assert any(" in caches " in line and "  memory" in line for line in slow.splitlines())
     assert "SOURCE comes first" in command("bench", engine, "--profile", engine, code=2).stderr
     command("bench", "--profile", engine, code=2)
 

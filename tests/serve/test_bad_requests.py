@@ -356,6 +356,7 @@ def test_models_that_are_not_there(server: Running, name: str) -> None:
     ("POST", "/chat/completions", "it is /v1/chat/completions, so the base URL of a client ends in /v1"),
     ("POST", "/v1/v1/completions", "it is /v1/completions, so the base URL has one /v1 too many"),
     ("POST", "/v1/completions/", "it is /v1/completions, without a slash at its end"),
+    ("GET", "/healthz", "and /health and /ready; /openapi.json describes them"),
     ("POST", "/v1/images/generations", "the routes are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/mo"),
     ("GET", "/docs", "/openapi.json describes them"),
     ("GET", "/v1/chat/completions", "/v1/chat/completions takes POST alone"),
