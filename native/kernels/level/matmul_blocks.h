@@ -66,6 +66,7 @@ struct BlockProduct {
   const RowsEnd* end;       // at the last block of k: takes the sums, which are not stored then; or null
   const PlacedRows* placed;  // of rows that are read from where they lie, and the tile of them (matmul_in_place.h)
   const PlacedTile* tile;
+  bool unpacked;            // w lies in the job's scratch, not where `ahead` does
 };
 
 /// Where the block's sums lie: of a row and a vector of outputs, two to a panel.
@@ -261,6 +262,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     product.rows = (int)rows;
     product.k = (int)smaller(Kind::blocking.depth, words - block * Kind::blocking.depth);
     product.packing = job.packing;
+    product.unpacked = false;
     product.scales = nullptr;
     if constexpr (Kind::scales_sums) if (job.packing == Packing::int4) {
       product.scales_step = kPanel * job.scale_bytes;
@@ -275,6 +277,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
       product.w = job.unpacked;
       product.w_apart = kUnpackedPanel;
       product.packing = Packing::same;
+      product.unpacked = true;
     }
     product.accumulators = sizes.accumulators + panel % job.parts * sizes.part_stride + panel / job.parts * kPanel;
     product.stride = sizes.stride;

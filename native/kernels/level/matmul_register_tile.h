@@ -37,6 +37,7 @@ struct Ahead {
   std::int64_t advance;      // bytes per step
   const std::byte* then;     // from here on at the step `turn`
   int turn;
+  bool once;                 // whether no other rows read this block's
 };
 
 /// Where sums go: row r at r * stride, a second panel's `apart` further, a third one's `pairs_apart`. Null: to the output, from that row of the
@@ -119,13 +120,19 @@ INGOT_INLINE void fetch_step(const BlockProduct& p, Ahead& ahead, int s) {
   }
 }
 
-/// For one row by narrow weights, behind a group that ends at w, the step s: each 2 KiB it finds the pages in which the next panels are as far. To look up
-/// where a page lies takes as long as memory does, and what is fetched a few KiB ahead would wait for that. (Once a block, as it begins, has no effect
-/// in pairs of panels; more often costs.)
-template <class Way, int R, int C>
-INGOT_INLINE void find_pages(const BlockProduct& p, const std::byte* w, int s) {
-  if constexpr (R == 1 && Way::narrow) {
-    if (s * Way::bytes % 2048 != 0) return;
+constexpr int kFoundAt = 2048;  // bytes
+
+/// Whether tiles find pages ahead: where arithmetic leaves the time. Hardware fetches wide floats best by itself.
+template <class Kind, class Way>
+constexpr bool finds_pages = Way::narrow || Kind::integers;
+
+/// Before the step s, at w: each 2 KiB of weights that are read once, it finds the pages in which the next panels are as far. To look up where a page lies
+/// takes as long as memory does, and what is fetched a few KiB ahead would wait for that. (Once a block, as it begins, has no effect in pairs of panels;
+/// more often costs.)
+template <class Kind, class Way, int C>
+INGOT_INLINE void find_pages(const BlockProduct& p, const Ahead& ahead, const std::byte* w, int s) {
+  if constexpr (finds_pages<Kind, Way>) {
+    if (!ahead.once || s * Way::bytes % kFoundAt != 0) return;
     INGOT_UNROLL for (int panel = 0; panel < C / 2; ++panel) __builtin_prefetch(w + (C / 2 + panel) * p.w_apart);
   }
 }
@@ -155,7 +162,7 @@ INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, cons
     }
     Vec scale[C];
     take_scales(p, scales, scale);
-    find_pages<Way, R, C>(p, w, s);
+    find_pages<Kind, Way, C>(p, ahead, w, s);
     INGOT_UNROLL for (int c = 0; c < C; ++c) {
       INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = fma(to_float(sum[r][c]), scale[c], a[r][c]);
     }
@@ -235,10 +242,15 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
       add_steps(of_group, end);
       Vec scale[C];
       take_scales(p, scales, scale);
-      find_pages<Way, R, C>(p, w, s);
+      find_pages<Kind, Way, C>(p, ahead, w, s);
       INGOT_UNROLL for (int c = 0; c < C; ++c) {
         INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = fma(of_group[r][c], scale[c], a[r][c]);
       }
+    }
+  } else if constexpr (finds_pages<Kind, Way>) {
+    for (int end = 0; end < steps;) {
+      add_steps(a, end = end + kFoundAt / Way::bytes < steps ? end + kFoundAt / Way::bytes : steps);
+      find_pages<Kind, Way, C>(p, ahead, w, s);
     }
   } else {
     add_steps(a, steps);
@@ -269,7 +281,7 @@ void rows_product(const BlockProduct& p, int first_row, const Sums& sums, const 
     any_tile<Kind, Way, R, 2>(p, x, p.w, from, sums, 0, ahead);
   } else {
     any_tile<Kind, Way, R, 1>(p, x, p.w, from, sums, 0, ahead);
-    any_tile<Kind, Way, R, 1>(p, x, p.w + Way::bytes / 2, from.moved(kLanes), sums.moved(kLanes), kLanes, {p.w, Way::bytes, p.w, -1});
+    any_tile<Kind, Way, R, 1>(p, x, p.w + Way::bytes / 2, from.moved(kLanes), sums.moved(kLanes), kLanes, {p.w, Way::bytes, p.w, -1, false});
   }
 }
 
@@ -303,15 +315,15 @@ INGOT_INLINE void multiply_rows(const BlockProduct& p, std::integer_sequence<int
   constexpr int most = sizeof...(R);
   const int blocks = (p.rows + most - 1) / most;
   const int steps = (p.k + Way::depth - 1) / Way::depth;
-  if (blocks == 1) {  // the weights are read once: run ahead of them
+  if (blocks == 1 && (Way::narrow || !p.unpacked)) {  // the weights are read once: run ahead of them
     const int distance = (Way::narrow ? kNarrowAhead : kAhead) / p.panels;
-    multiply_block(by_rows[p.rows - 1], p, 0, p.rows, {p.w + distance, Way::bytes, p.ahead, steps - distance / Way::bytes});
+    multiply_block(by_rows[p.rows - 1], p, 0, p.rows, {p.w + distance, Way::bytes, p.ahead, steps - distance / Way::bytes, true});
     return;
   }
   const std::int64_t share = Way::fetched * steps / blocks;
   for (int b = 0; b < blocks; ++b) {
     const int begin = p.rows * b / blocks, rows = p.rows * (b + 1) / blocks - begin;
-    multiply_block(by_rows[rows - 1], p, begin, rows, {p.ahead + b * share, Way::fetched / blocks, nullptr, -1});
+    multiply_block(by_rows[rows - 1], p, begin, rows, {p.ahead + b * share, Way::fetched / blocks, nullptr, -1, false});
   }
 }
 
