@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ingot import dtypes
+from ingot.dtypes import DType
 from ingot.errors import IngotError, UserError, ValueFault
 from ingot.ir import Network, Node, Op, Spec, Value
 from ingot.ir.interpret import bind, inside_of, learn
@@ -37,7 +38,7 @@ def to_tensor(torch: Any, array: Array, device: Any) -> Any:
 def shared(torch: Any, array: Array) -> Any:
     """A tensor on the CPU over an array's memory."""
     dtype = dtypes.get(array.dtype)
-    seen = _SEEN.get(dtype.numpy.itemsize if dtype is dtypes.bfloat16 or dtype.name.startswith("float8") else 0)
+    seen = _seen(dtype)
     if seen is None:
         return torch.from_numpy(array)
     return torch.from_numpy(array.view(seen)).view(getattr(torch, dtype.name))
@@ -46,13 +47,15 @@ def shared(torch: Any, array: Array) -> Any:
 def array_over(torch: Any, tensor: Any) -> Array:
     """The array over the memory of a tensor on the CPU."""
     dtype = dtypes.get(_name(tensor))
-    if dtype is dtypes.bfloat16 or dtype.name.startswith("float8"):
-        tensor = tensor.view(torch.uint8 if dtype.bits == 8 else torch.int16)
-    array: Array = tensor.numpy()
+    seen = _seen(dtype)
+    array: Array = (tensor if seen is None else tensor.view(getattr(torch, seen.name))).numpy()
     return array.view(dtype.numpy)
 
 
-_SEEN = {1: np.uint8, 2: np.int16}  # what NumPy and torch both know, by bytes
+def _seen(dtype: DType) -> np.dtype[Any] | None:
+    """What NumPy and torch both know of that size, where they do not share the type itself."""
+    alone = dtype is dtypes.bfloat16 or dtype.name.startswith("float8")
+    return np.dtype(f"{'u' if dtype.bits == 8 else ''}int{dtype.bits}") if alone else None
 
 
 def to_array(torch: Any, tensor: Any) -> Array:

@@ -393,11 +393,21 @@ class AcceleratorError(RuntimeError):
     """As torch names what CUDA says."""
 
 
+def goes_on(captured: Callable[[Any], Any], said: str) -> None:
+    """Whether a session whose captures fail so runs call by call, and says why."""
+    engine, module, x = built("graphs")
+    session = engine.session(device="cuda")
+    session._executor._captures, session._executor._captured = True, captured
+    for _ in range(3):
+        (found,) = session.run({"x": x.numpy()}).values()
+    assert said in session._executor.uncaptured
+    wanted = module(x).detach().numpy()
+    assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("at_its_end", [False, True])
 def test_a_capture_that_fails(at_its_end: bool) -> None:
     """Runs go on call by call, and the session says why, also where the end of the capture fails over it."""
-    engine, module, x = built("graphs")
-    session = engine.session(device="cuda")
 
     def fails(work: Any) -> Any:
         try:
@@ -406,28 +416,16 @@ def test_a_capture_that_fails(at_its_end: bool) -> None:
             if at_its_end:
                 raise AcceleratorError("CUDA error: operation failed due to a previous error during capture")
 
-    session._executor._captures, session._executor._captured = True, fails
-    for _ in range(3):
-        (found,) = session.run({"x": x.numpy()}).values()
-    assert "not permitted" in session._executor.uncaptured
-    wanted = module(x).detach().numpy()
-    assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+    goes_on(fails, "not permitted")
 
 
 def test_an_op_that_fails_in_a_capture() -> None:
     """What torch says of an op's form is a ValueFault; a run call by call says whether it is one."""
-    engine, module, x = built("graphs")
-    session = engine.session(device="cuda")
 
     def fails(work: Any) -> Any:
         raise ingot.errors.ValueFault("scan on torch:cuda:0: Cannot copy between CPU and CUDA tensors")
 
-    session._executor._captures, session._executor._captured = True, fails
-    for _ in range(2):
-        (found,) = session.run({"x": x.numpy()}).values()
-    assert "Cannot copy" in session._executor.uncaptured
-    wanted = module(x).detach().numpy()
-    assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+    goes_on(fails, "Cannot copy")
 
 
 @pytest.mark.skipif(not GPU, reason="captures on a GPU")
