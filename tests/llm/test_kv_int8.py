@@ -111,11 +111,26 @@ def test_a_network_without_a_cache_has_nothing_to_store() -> None:
         ingot.build(Twice(), {"x": ingot.Spec((3,), "float32")}, kv="int8")
 
 
-def test_torch_gives_the_same_answers(engine: Engine, llm: LLM) -> None:
+def test_torch_gives_the_same_answers() -> None:
+    """In float32, where no other rounding hides it: the two differ by less than half of what int8 changes at all.
+
+    They never differ by nothing: where a sum's last bit differs, a byte of the cache may round the other way. Measured
+    on an AMD Zen 5, root mean squares: 0.0016 without VNNI, 0.0039 with it, whose queries are whole numbers too, and
+    0.013 beside floats. (In bfloat16 both are 0.02 from float32 with any cache, and single tokens 0.17 apart.)
+    """
     pytest.importorskip("torch")
-    prompt = list(range(40, 70))
-    wanted = llm.generate(prompt, max_tokens=4)
-    with LLM(engine, device="torch", threads=1) as model:
-        found = model.generate(prompt, max_tokens=4)
-    assert found.token_ids == wanted.token_ids
-    np.testing.assert_allclose(found.logprobs, wanted.logprobs, atol=0.1)  # bfloat16: 0.054 at avx2 on an AMD Zen 5
+    text = HELDOUT.read_text()
+    prompts = [text[start : start + 300] for start in range(0, 64 * 300, 300)]
+
+    def logprobs(kv: str, device: str) -> np.ndarray:
+        engine = ingot.build(PICO, kv=kv, precision="float32", report=False)
+        with LLM(engine, device=device, threads=1) as model:
+            answers = model.generate(prompts, max_tokens=1)
+        return np.array([answer.logprobs for answer in answers])
+
+    wanted = logprobs("int8", "cpu")
+
+    def apart(kv: str, device: str) -> float:
+        return float(np.sqrt(np.mean((logprobs(kv, device) - wanted) ** 2)))
+
+    assert apart("int8", "torch") < apart("same", "cpu") / 2
