@@ -1,8 +1,8 @@
 // conv_packed: convolution of channels-last x by a constant weight stored in panels, with an epilogue. It is
 // matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
 // every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A
-// 3x3 convolution of floats with stride 1 and one with taps along one axis go by Winograd (winograd.h) where that is faster than the
-// level's direct product; groups of few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along
+// 3x3 convolution of floats with stride 1, one with taps along one axis and phases of two taps go by Winograd (winograd.h) where that is faster
+// than the level's direct product; groups of few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along
 // the patches (narrow.h). Where a build has measured, the parameter `algorithm` takes the place of these rules, at every level and for
 // every size, and `order` and `split` that of the direct product's rules for its loops and for what it deals to workers. An algorithm
 // that the convolution cannot take is as none.
@@ -242,7 +242,9 @@ class ConvPacked final : public Convolution {
     for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y, 0, 0);
     TileOperand output = placed(y, y, 0, 0);
     output.column_stride = 1;
-    winograd_->run({with_lines(in[0]), in[1], with_lines(y), extras, in.size() - 2, output}, worker);
+    const TensorView lines = with_lines(y);
+    const WinogradRows rows{lines.shape[1] * lines.shape[2], lines.shape[2], 1};
+    winograd_->run({with_lines(in[0]), in[1], lines, rows, extras, in.size() - 2, output}, worker);
   }
 
   std::optional<Winograd> winograd_;  // for the shapes that it suits, or for all shapes
@@ -255,6 +257,7 @@ struct Phase {
   Sizes phase;
   Window window;
   std::int64_t weight;  // operand, or -1: no tap reaches these outputs
+  std::unique_ptr<Winograd> winograd{};  // for the shapes that it suits, or null
 };
 
 /// The phases along one axis that taps reach: output o reads at tap k the input (o + before - k * dilation) / stride, where that
@@ -290,17 +293,32 @@ std::vector<Phase> find_phases(const char* name, const Window& window, Types in,
 
 class ConvTransposePacked final : public Convolution {
  public:
-  ConvTransposePacked(const char* name, const Parameters& parameters, Epilogue epilogue, std::vector<Phase> phases)
-      : Convolution(name, parameters, std::move(epilogue)), phases_(std::move(phases)) {}
+  ConvTransposePacked(const char* name, const Parameters& parameters, Epilogue epilogue, std::vector<Phase> phases, Types in)
+      : Convolution(name, parameters, std::move(epilogue)), phases_(std::move(phases)) {
+    if (p_.groups != 1 || p_.dtype == DType::int8) return;
+    for (Phase& phase : phases_)
+      if (in[phase.weight].constant && Winograd::takes_phase(phase.window))
+        phase.winograd = std::make_unique<Winograd>(p_.outputs, p_.channels, p_.dtype, phase.window, epilogue_, p_.level, 0);
+  }
 
   Scratch plan(Views in, Views out, int threads) const override {
     check_operands(in, out, 1 + phases_.size());
     std::size_t most = scratch(beyond({0, 0, 0}).window, in[0], sizes_of(beyond({0, 0, 0}), out[0]), threads);  // the first phase has the most outputs
     for (const Phase& phase : phases_) {
       check_panels(in[phase.weight], phase.window.positions());
-      most = std::max(most, scratch(phase.window, in[0], sizes_of(phase, out[0]), threads));
+      const TensorView y = pixels_of_phase(phase, out[0]);
+      if (!by_winograd(phase, y)) {
+        most = std::max(most, scratch(phase.window, in[0], sizes_of(phase, out[0]), threads));
+        continue;
+      }
+      phase.winograd->prepare(in[phase.weight], y);
+      most = std::max(most, phase.winograd->scratch(y, threads).per_thread);
     }
     return {0, most};
+  }
+
+  bool keeps(std::size_t operand) const override {
+    return operand >= 1 && operand <= phases_.size() && phases_[operand - 1].winograd != nullptr;
   }
 
   std::optional<std::uint64_t> apart(Views in, Views out) const override { return 1 | apart_by_broadcast(in, out[0], 1 + phases_.size()); }
@@ -316,7 +334,8 @@ class ConvTransposePacked final : public Convolution {
           const Sizes at{z, y, x};
           while (next < phases_.size() && phases_[next].phase < at) ++next;
           const bool reached = next < phases_.size() && phases_[next].phase == at;
-          run_phase(reached ? phases_[next] : beyond(at), in, out[0], worker);
+          if (reached) run_phase(phases_[next], in, out[0], worker);
+          else run_phase(beyond(at), in, out[0], worker);
         }
   }
 
@@ -338,8 +357,32 @@ class ConvTransposePacked final : public Convolution {
       places.step[dim] = p_.window.axis[dim].stride * rows[dim];
       first += phase.phase[dim] * rows[dim];
     }
+    if (const TensorView outputs = pixels_of_phase(phase, y); by_winograd(phase, outputs)) {
+      TileOperand extras[kMaxExtras];
+      const std::size_t first_extra = 1 + phases_.size();
+      for (std::size_t i = first_extra; i < in.size(); ++i) extras[i - first_extra] = placed(in[i], y, first, 0);
+      TileOperand output = placed(y, y, first, 0);
+      output.column_stride = 1;
+      const WinogradRows apart{places.image_step, places.step[1], places.step[2]};
+      phase.winograd->run({with_lines(in[0]), in[phase.weight], outputs, apart, extras, in.size() - first_extra, output}, worker);
+      return;
+    }
     const TensorView* weight = phase.weight < 0 ? nullptr : &in[phase.weight];
     multiply({&phase.window, weight, sizes, first, &places}, in, y, 1 + phases_.size(), worker);
+  }
+
+  bool by_winograd(const Phase& phase, const TensorView& outputs) const {
+    return phase.winograd != nullptr && phase.winograd->suits(outputs, product_.speed);
+  }
+
+  /// The shape of a phase's outputs, with two spatial axes: what Winograd takes has no more.
+  TensorView pixels_of_phase(const Phase& phase, const TensorView& y) const {
+    const Sizes sizes = sizes_of(phase, y);
+    TensorView outputs{};
+    outputs.dtype = y.dtype;
+    outputs.rank = 4;
+    outputs.shape[0] = y.shape[0], outputs.shape[1] = sizes[1], outputs.shape[2] = sizes[2], outputs.shape[3] = p_.outputs;
+    return outputs;
   }
 
   /// The outputs of a phase.
@@ -393,7 +436,7 @@ std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, T
   for (std::size_t i = 1; i <= phases.size(); ++i) require_dtype(name, "the weight", in[i].dtype, {in[0].dtype});
   Epilogue epilogue(params, 1, in.subspan(1 + phases.size()), out, level);
   params.done();
-  return std::make_unique<ConvTransposePacked>(name, p, std::move(epilogue), std::move(phases));
+  return std::make_unique<ConvTransposePacked>(name, p, std::move(epilogue), std::move(phases), in);
 }
 
 constexpr KernelInfo kKernels[] = {

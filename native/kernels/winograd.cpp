@@ -32,6 +32,19 @@ bool has_line(const Window& window, int along) {
   return window.axes <= 2 && taps && other.kernel == 1 && other.stride == 1;
 }
 
+/// Whether it has two taps along an axis, and not more along the other.
+bool is_short_window(const Window& window) {
+  const WindowAxis &down = window.axis[1], &across = window.axis[2];
+  const auto plain = [](const WindowAxis& axis) { return axis.kernel <= 2 && axis.stride == 1 && axis.dilation == 1; };
+  return window.axes <= 2 && plain(down) && plain(across) && down.kernel + across.kernel > 2;
+}
+
+/// Its tile.
+WinogradTile short_tile_of(const Window& window) {
+  if (window.axis[2].kernel == 1) return WinogradTile::short_down;
+  return window.axis[1].kernel == 1 ? WinogradTile::short_across : WinogradTile::short_square;
+}
+
 }  // namespace
 
 /// Workers in a grid of tiles by panels. Those of a row transform the same inputs, each for itself: that costs at most a fifth of
@@ -47,19 +60,22 @@ struct Winograd::Split {
 
 bool Winograd::takes(const Window& window) { return is_square(window) || has_line(window, 1) || has_line(window, 2); }
 
+bool Winograd::takes_phase(const Window& window) { return is_short_window(window); }
+
 bool Winograd::suits(const TensorView& y, int speed) const {
   const WinogradTile tile = tile_of(y);
   const std::int64_t pixels = y.shape[1] * y.shape[2];
   const std::int64_t computed = tiles_down(y, tile) * height_of(tile) * tiles_across(y, tile) * width_of(tile);
   if (is_line(tile)) {
-    // 2 * blocks products of each output are left. 1.75 times fewer are 1.24 to 1.65 times as fast, 1.5 times fewer 1.01 to 1.37 times
+    // Two products of each output are left for a block, of two taps 1.25. 1.75 times fewer are 1.24 to 1.65 times as fast, 1.5 times fewer 1.01 to 1.37 times
     // from 64 channels on and slower below, 1.25 times fewer are not.
-    const std::int64_t direct = pixels * taps_.count, left = computed * 2 * taps_.blocks();
+    const std::int64_t direct = pixels * taps_.count, left = computed * inputs_of(tile) * taps_.blocks() / size_of(tile);
     if (speed == 2 && paired(tile)) {  // exactly: its transforms cost little
       const std::int64_t exactly = computed * (4 * taps_.blocks() - (taps_.blocks() - taps_.full_blocks()));
       return channels_ >= 64 && pixels >= 36 && 10 * 2 * direct >= 12 * exactly;
     }
-    return speed == 1 && channels_ >= 16 && pixels >= 36 && 10 * direct >= (channels_ < 64 ? 16 : 14) * left;
+    const bool close = channels_ < 64 && !is_short(tile);  // two taps have short transforms: 1.13 to 1.3 times as fast with 16 channels
+    return speed == 1 && channels_ >= 16 && pixels >= 36 && 10 * direct >= (close ? 16 : 14) * left;
   }
   // Below 4 channels the transforms cost as much as the products. Fewer than 6x6 pixels do not pay for reading the transformed
   // weight, nor do tiles of which less than half is used.
@@ -76,6 +92,11 @@ Winograd::Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, con
   // Products of bfloat16 in tiles of 2 outputs are as fast as those of float32 in tiles of 4 with 64 channels and 1.1 to 1.5 times as fast
   // from 128 on; along one axis they are 1.2 to 1.4 times as fast as the direct ones from 64 on.
   if (tile == 0 && table_.pairs && dtype == DType::bfloat16 && (channels >= 128 || !is_square(window))) tile = 2;
+  if (is_short_window(window)) {
+    tile_ = short_tile_of(window);
+    taps_ = {2, 1, 2};
+    return;
+  }
   if (is_square(window)) {
     if (tile != 0) tile_ = tile == 2 ? WinogradTile::square_2 : WinogradTile::square_4;
     return;
@@ -89,7 +110,7 @@ Winograd::Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, con
 
 WinogradTile Winograd::tile_of(const TensorView& y) const { return tile_ ? *tile_ : square_for(y.shape[1], y.shape[2]); }
 
-PackedWeight Winograd::packed() const { return PackedWeight(dtype_, channels_ * taps_.count * (tile_ && is_line(*tile_) ? 1 : 3)); }
+PackedWeight Winograd::packed() const { return PackedWeight(dtype_, channels_ * taps_.count * (tile_ && is_line(*tile_) ? 1 : taps_.count)); }
 
 void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
   const WinogradTile tile = tile_of(y);
@@ -167,6 +188,7 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   job.u = reinterpret_cast<const float*>(weight(grid.tile).pages.data());
   job.zeros = reinterpret_cast<const std::byte*>(job.u + (outputs_ + kPanel - 1) / kPanel * positions_of(grid.tile) * job.depth * kPanel);
   job.out_height = y.shape[1], job.out_width = y.shape[2];
+  job.out_image = operands.rows.image, job.out_line = operands.rows.line;
   job.tiles_down = tiles_down(y, grid.tile), job.tiles_across = tiles_across(y, grid.tile);
   job.outputs = outputs_;
   job.weight = operands.panels.as<std::byte>();
@@ -174,6 +196,7 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   const auto memory = layout_at<Memory>(worker.local, *this, grid);
   job.epilogue = epilogue_.job(operands.extras, operands.extra_count, memory.epilogue);
   job.epilogue.out = operands.out;
+  job.epilogue.apart = operands.rows.pixel;
   job.finished = memory.finished, job.v = memory.v, job.m = memory.m;
   job.m_tile = m_tile_of(grid.tile);
   const std::int64_t count = mine.last - mine.first;

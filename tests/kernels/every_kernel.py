@@ -323,6 +323,11 @@ def stored_convolutions() -> Iterator[tuple[str, Case]]:
     operands = [random(F32, 2, 5, 6, 6), *phases, *extras(2, 10, 12, 40)]
     transposed = {**taps, "pre_padding": [0, 0], "epilogue": EPILOGUE}
     yield "conv_transpose_packed", [Call("conv_transpose_packed", operands, [(F32, (2, 10, 12, 40))], transposed)]
+    phases = [packed(40, count * 20, F32) for count in (1, 2, 2, 4)]
+    operands = [random(F32, 2, 7, 9, 20), *phases, *extras(2, 14, 18, 40)]
+    doubled = {**transposed, "channels": 20, "kernel": [3, 3], "pre_padding": [1, 1]}
+    call = Call("conv_transpose_packed", operands, [(F32, (2, 14, 18, 40))], doubled, (1, 2, 3, 4))
+    yield "conv_transpose_packed winograd", [call]
 
 
 def integer_types() -> Iterator[tuple[str, Case]]:

@@ -21,7 +21,7 @@ OTHERS = [level for level in _native.levels() if level != _native.level()]
 FEW = {  # levels that have code of their own for some kernels alone
     "avx_vnni": ("matmul", "conv"),
     "avx512_vnni": ("matmul", "conv"),
-    "avx512_bf16": ("matmul", "conv", "winograd", "winograd_lines", "attention", "dense_attention"),
+    "avx512_bf16": ("matmul", "conv", "winograd", "winograd_lines", "winograd_phases", "attention", "dense_attention"),
 }
 if _native.level().startswith(("avx512_", "amx")):  # the rest of avx512 is what runs here without being forced
     FEW["avx512"] = FEW["avx512_bf16"]

@@ -17,6 +17,7 @@ struct EpilogueJob {
   int extra_count;
   TileOperand out;             // likewise; column_stride is 1
   std::byte* memory;           // of run_tile
+  std::int64_t apart = 1;      // of run_epilogue's rows: how many rows of out and the extras from each to the next
 };
 
 /// Rows of a tile that are `columns` wide, and the most columns of one.
@@ -81,8 +82,8 @@ inline bool clamp_of(const EpilogueJob& epilogue, const EpilogueTile& tile, std:
   return false;
 }
 
-INGOT_INLINE TileOperand moved(const TileOperand& o, std::int64_t row, std::int64_t column) {
-  return {o.data + (row * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride, o.column_stride};
+INGOT_INLINE TileOperand moved(const TileOperand& o, std::int64_t row, std::int64_t apart, std::int64_t column) {
+  return {o.data + (row * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride * apart, o.column_stride};
 }
 
 /// The epilogue of rows x columns values (at most kTile columns), `stride` floats from row to row, of `row` and `column` on.
@@ -92,8 +93,9 @@ inline void run_epilogue(const EpilogueJob& epilogue, EpilogueTile& tile, const 
   for (std::int64_t r = 0; r < rows; r += step) {
     const std::int64_t taken = rows - r < step ? rows - r : step;
     tile.in[0] = {(std::byte*)(values + r * stride), DType::float32, stride, 1};
-    for (int i = 0; i < epilogue.extra_count; ++i) tile.in[1 + i] = moved(epilogue.extras[i], row + r, column);
-    const TileOperand out = moved(epilogue.out, row + r, column);
+    const std::int64_t first = row + r * epilogue.apart;
+    for (int i = 0; i < epilogue.extra_count; ++i) tile.in[1 + i] = moved(epilogue.extras[i], first, epilogue.apart, column);
+    const TileOperand out = moved(epilogue.out, first, epilogue.apart, column);
     if (tile.chained)
       run_chain(tile.chain, tile.in, out, taken, columns);
     else

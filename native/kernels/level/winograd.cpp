@@ -1,5 +1,5 @@
-// Winograd's F(4x4, 3x3), F(2x2, 3x3), F(4, 5) and F(2, 3) for vector units: the transforms on vectors of 16 channels, and products of a
-// register tile of up to kRows tiles by 32 outputs, of floats or of pairs of bfloat16. Limits: none beyond winograd.h; any channels, any
+// Winograd's F(4x4, 3x3), F(2x2, 3x3), F(4x4, 2x2), F(4, 5), F(4, 2) and F(2, 3) for vector units: the transforms on vectors of 16 channels, and
+// products of a register tile of up to kRows tiles by 32 outputs, of floats or of pairs of bfloat16. Limits: none beyond winograd.h; any channels, any
 // outputs, any number of tiles.
 #include "winograd.h"
 
@@ -40,9 +40,9 @@ INGOT_INLINE Corner corner_of(const WinogradJob& job, std::int64_t tile) {
 }
 
 template <class T>
-using Patch = const T* [6][6];  // 4x4 of it for tiles of 2x2
+using Patch = const T* [6][6];  // of tiles that read fewer inputs a part
 template <class T>
-using Line = const T* [8];  // 4 of it for tiles of 2
+using Line = const T* [8];  // likewise
 
 /// Where transformed inputs go: vectors of 16 rows of k.
 struct Transformed {
@@ -120,18 +120,19 @@ INGOT_INLINE void transform_line(const Line<T>& line, std::int64_t channel, int 
 
 template <WinogradTile Tile, bool Paired, bool Whole, class T>
 INGOT_INLINE void transform_square(const Patch<T>& patch, std::int64_t channel, int lanes, const Transformed& to) {
-  if constexpr (Tile == WinogradTile::square_2) {
-    Vec half[4][4];
-    INGOT_UNROLL for (int j = 0; j < 4; ++j) {
-      Vec d[4], t[4];
-      INGOT_UNROLL for (int i = 0; i < 4; ++i) d[i] = Whole ? load(patch[i][j] + channel) : load_partial(patch[i][j] + channel, lanes);
+  if constexpr (Tile != WinogradTile::square_4) {
+    constexpr int kInputs = inputs_of(Tile);
+    Vec half[kInputs][kInputs];
+    INGOT_UNROLL for (int j = 0; j < kInputs; ++j) {
+      Vec d[kInputs], t[kInputs];
+      INGOT_UNROLL for (int i = 0; i < kInputs; ++i) d[i] = Whole ? load(patch[i][j] + channel) : load_partial(patch[i][j] + channel, lanes);
       transform_input(d, t);
-      INGOT_UNROLL for (int i = 0; i < 4; ++i) half[i][j] = t[i];
+      INGOT_UNROLL for (int i = 0; i < kInputs; ++i) half[i][j] = t[i];
     }
-    INGOT_UNROLL for (int i = 0; i < 4; ++i) {
-      Vec t[4];
+    INGOT_UNROLL for (int i = 0; i < kInputs; ++i) {
+      Vec t[kInputs];
       transform_input(half[i], t);
-      INGOT_UNROLL for (int j = 0; j < 4; ++j) put<Paired>(to, i * 4 + j, t[j]);
+      INGOT_UNROLL for (int j = 0; j < kInputs; ++j) put<Paired>(to, i * kInputs + j, t[j]);
     }
     return;
   }
@@ -238,6 +239,25 @@ INGOT_INLINE void finish_line(const float* m, float* y, std::int64_t step, Vec& 
   faults = fma(t[0] + t[kOutputs - 1], zero(), faults);
 }
 
+/// A square's outputs for 16 outputs; adds 0 to `faults` when its corners are finite.
+template <WinogradTile Tile>
+INGOT_INLINE void finish_square(const float* m, float* y, std::int64_t row, Vec& faults) {
+  constexpr int kInputs = inputs_of(Tile), kOutputs = size_of(Tile);
+  Vec half[kOutputs][kInputs];
+  INGOT_UNROLL for (int j = 0; j < kInputs; ++j) {
+    Vec column[kInputs], t[kOutputs];
+    INGOT_UNROLL for (int i = 0; i < kInputs; ++i) column[i] = load(m + (i * kInputs + j) * kPanel);
+    transform_output(column, t);
+    INGOT_UNROLL for (int i = 0; i < kOutputs; ++i) half[i][j] = t[i];
+  }
+  INGOT_UNROLL for (int i = 0; i < kOutputs; ++i) {
+    Vec t[kOutputs];
+    transform_output(half[i], t);
+    INGOT_UNROLL for (int j = 0; j < kOutputs; ++j) store(y + i * row + j * kPanel, t[j]);
+    if (i == 0 || i + 1 == kOutputs) faults = fma(t[0] + t[kOutputs - 1], zero(), faults);
+  }
+}
+
 /// A tile's outputs for one panel, `row` floats from row to row; whether its corners are finite.
 template <WinogradTile Tile>
 INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
@@ -246,25 +266,10 @@ INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
     if constexpr (Tile == WinogradTile::square_4) {
       finish_rows<false>(m, y, row, faults);
       finish_rows<true>(m, y, row, faults);
-      continue;
-    }
-    if constexpr (is_line(Tile)) {
+    } else if constexpr (is_line(Tile)) {
       finish_line<Tile>(m, y, is_down(Tile) ? row : kPanel, faults);
-      continue;
-    }
-    Vec half[2][4];
-    INGOT_UNROLL for (int j = 0; j < 4; ++j) {
-      Vec column[4], t[2];
-      INGOT_UNROLL for (int i = 0; i < 4; ++i) column[i] = load(m + (i * 4 + j) * kPanel);
-      transform_output(column, t);
-      half[0][j] = t[0], half[1][j] = t[1];
-    }
-    INGOT_UNROLL for (int i = 0; i < 2; ++i) {
-      Vec t[2];
-      transform_output(half[i], t);
-      store(y + i * row, t[0]);
-      store(y + i * row + kPanel, t[1]);
-      faults = fma(t[0] + t[1], zero(), faults);
+    } else {
+      finish_square<Tile>(m, y, row, faults);
     }
   }
   return !any(is_nan(faults));
@@ -324,8 +329,8 @@ INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std
   const int pixels = (int)smaller(run * width_of(Tile), job.out_width - corner.column);
   const std::int64_t column = panel * kPanel;
   for (std::int64_t i = 0; i < smaller(height_of(Tile), job.out_height - corner.row); ++i) {
-    const std::int64_t pixel = (corner.image * job.out_height + corner.row + i) * job.out_width + corner.column;
-    run_epilogue(job.epilogue, epilogue, job.finished + i * kRow, kPanel, pixel, pixels, column, smaller(kPanel, job.outputs - column));
+    const std::int64_t at = corner.image * job.out_image + (corner.row + i) * job.out_line + corner.column * job.epilogue.apart;
+    run_epilogue(job.epilogue, epilogue, job.finished + i * kRow, kPanel, at, pixels, column, smaller(kPanel, job.outputs - column));
   }
 }
 
@@ -340,20 +345,25 @@ void put_weights(const double* values, std::int64_t k, bool paired, float* rows)
 }
 
 /// G g Gᵀ of all channels of a panel, from G's rows; `depth` rows of u for each position.
-template <int Size, class T>
-void transform_weights(const double (&g)[Size][3], const T* panel, std::int64_t channels, std::int64_t depth, bool paired, float* u) {
+template <int Size, int Taps, class T>
+void transform_weights(const double (&g)[Size][Taps], const T* panel, std::int64_t channels, std::int64_t depth, bool paired, float* u) {
+  const auto sum = [&](const double (&row)[Taps], const auto& w, int l) {
+    double total = row[0] * w[0][l];
+    for (int t = 1; t < Taps; ++t) total += row[t] * w[t][l];
+    return total;
+  };
   for (std::int64_t k = 0; k < channels; ++k) {
-    double half[Size][3][kPanel];
+    double half[Size][Taps][kPanel];
     for (int i = 0; i < Size; ++i)
-      for (int x = 0; x < 3; ++x) {
-        float w[3][kPanel];
-        for (int y = 0; y < 3; ++y) weights_of(panel, (3 * y + x) * channels + k, w[y]);
-        for (int l = 0; l < kPanel; ++l) half[i][x][l] = g[i][0] * w[0][l] + g[i][1] * w[1][l] + g[i][2] * w[2][l];
+      for (int x = 0; x < Taps; ++x) {
+        float w[Taps][kPanel];
+        for (int y = 0; y < Taps; ++y) weights_of(panel, (Taps * y + x) * channels + k, w[y]);
+        for (int l = 0; l < kPanel; ++l) half[i][x][l] = sum(g[i], w, l);
       }
     for (int i = 0; i < Size; ++i)
       for (int j = 0; j < Size; ++j) {
         double to[kPanel];
-        for (int l = 0; l < kPanel; ++l) to[l] = half[i][0][l] * g[j][0] + half[i][1][l] * g[j][1] + half[i][2][l] * g[j][2];
+        for (int l = 0; l < kPanel; ++l) to[l] = sum(g[j], half[i], l);
         put_weights(to, k, paired, u + (i * Size + j) * depth * kPanel);
       }
   }
@@ -422,8 +432,10 @@ void transform_weight(const std::byte* panel, DType dtype, std::int64_t channels
     const std::int64_t rows = is_line(tile) ? taps.blocks() * block_depth(channels) : channels, depth = paired ? (rows + 1) / 2 : rows;
     if (tile == WinogradTile::square_4) return transform_weights(kSquare4Weights, w, channels, depth, paired, u);
     if (tile == WinogradTile::square_2) return transform_weights(kTwoWeights, w, channels, depth, paired, u);
+    if (tile == WinogradTile::short_square) return transform_weights(kShortWeights, w, channels, depth, paired, u);
     for (std::int64_t block = 0; block < taps.blocks(); ++block) {
-      if (size_of(tile) == 4) transform_block(kLine4Weights, taps, block, w, channels, depth, paired, u);
+      if (is_short(tile)) transform_block(kShortWeights, taps, block, w, channels, depth, paired, u);
+      else if (size_of(tile) == 4) transform_block(kLine4Weights, taps, block, w, channels, depth, paired, u);
       else transform_block(kTwoWeights, taps, block, w, channels, depth, paired, u);
     }
   });
@@ -439,7 +451,10 @@ INGOT_INLINE void with_tile(const WinogradJob& job, const Act& act) {
   else if (job.tile == kDown4) act.template operator()<kDown4>();
   else if (job.tile == kDown2) act.template operator()<kDown2>();
   else if (job.tile == WinogradTile::across_4) act.template operator()<WinogradTile::across_4>();
-  else act.template operator()<WinogradTile::across_2>();
+  else if (job.tile == WinogradTile::across_2) act.template operator()<WinogradTile::across_2>();
+  else if (job.tile == WinogradTile::short_square) act.template operator()<WinogradTile::short_square>();
+  else if (job.tile == WinogradTile::short_down) act.template operator()<WinogradTile::short_down>();
+  else act.template operator()<WinogradTile::short_across>();
 }
 
 template <WinogradTile Tile, bool Paired, class T>

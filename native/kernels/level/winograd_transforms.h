@@ -93,6 +93,24 @@ INGOT_INLINE void transform_output(const Vec (&m)[8], Vec (&y)[4]) {
   y[3] = fma(broadcast(0.125f), near_odd, fma(broadcast(8.0f), far_odd, one_odd + m[7]));
 }
 
+// The transforms of F(4x4, 2x2) and F(4, 2), whose points are 0, 1/2, -1, 2 and infinity.
+
+INGOT_INLINE void transform_input(const Vec (&d)[5], Vec (&v)[5]) {
+  const Vec ends = broadcast(1.5f), middle = d[1] + d[2];
+  v[0] = fnma(ends, middle, d[0] + d[3]);
+  v[1] = fnma(broadcast(2.0f), d[1], d[3] - d[2]);
+  v[2] = fnma(broadcast(2.5f), d[2], d[1] + d[3]);
+  v[3] = fma(broadcast(0.5f), d[2] - d[1], d[3]);
+  v[4] = fnma(ends, d[2] + d[3], d[1] + d[4]);
+}
+
+INGOT_INLINE void transform_output(const Vec (&m)[5], Vec (&y)[4]) {
+  y[0] = (m[0] + m[1]) + (m[2] + m[3]);
+  y[1] = fma(broadcast(2.0f), m[3], fma(broadcast(0.5f), m[1], zero() - m[2]));
+  y[2] = fma(broadcast(4.0f), m[3], fma(broadcast(0.25f), m[1], m[2]));
+  y[3] = fma(broadcast(8.0f), m[3], fma(broadcast(0.125f), m[1], m[4] - m[2]));
+}
+
 // G. Row p is the powers of p over the product of p's distances to the other points; the last one, for infinity, is (0, ..., 0, 1).
 // Where the product is negative for 0, the signs of the first rows of G and of Bᵀ are turned.
 
@@ -113,6 +131,7 @@ constexpr double kLine4Weights[8][5] = {{1, 0, 0, 0, 0},
                                        {kTwo, 2 * kTwo, 4 * kTwo, 8 * kTwo, 16 * kTwo},
                                        {kTwo, -2 * kTwo, 4 * kTwo, -8 * kTwo, 16 * kTwo},
                                        {0, 0, 0, 0, 1}};
+constexpr double kShortWeights[5][2] = {{1, 0}, {-8 / 9.0, -4 / 9.0}, {-2 / 9.0, 2 / 9.0}, {1 / 9.0, 2 / 9.0}, {0, 1}};
 
 }  // namespace
 
