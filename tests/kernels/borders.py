@@ -1,10 +1,12 @@
-"""Runs networks whose inputs end, or begin, where memory that nobody may touch begins or ends: one that reads past an
-input dies. `python -m tests.kernels.borders` prints the name of each network before it runs it.
+"""Runs networks whose inputs, or stored weights, end, or begin, where memory that nobody may touch begins or ends: one
+that reads past them dies. `python -m tests.kernels.borders inputs` (or `weights`) prints the name of each network
+before it runs it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import sys
 from collections.abc import Callable
@@ -14,21 +16,22 @@ import numpy as np
 
 from ingot import dtypes, functional
 from ingot.builder.build import build_network
+from ingot.dims import Dim
+from ingot.dtypes import DType
 from ingot.ir import F, Network, Spec
+from ingot.ir.weight_format import AS_IS, FORMATS, WeightFormat, weight_format
 
 Array = np.ndarray[Any, Any]
 PAGE = mmap.PAGESIZE
 LARGE = 64 << 10  # bytes from which on a run reads an input where it lies
 NONE, BOTH = 0, 3  # PROT_NONE; PROT_READ | PROT_WRITE
 LIBC = ctypes.CDLL(None, use_errno=True)
-HELD: list[mmap.mmap] = []  # for as long as the process lives
 
 
 def guarded(array: Array, at_end: bool) -> Array:
     """A copy of an array between two pages without access, next to the latter or the former."""
     size = -(-array.nbytes // PAGE) * PAGE
     memory = mmap.mmap(-1, size + 2 * PAGE)
-    HELD.append(memory)
     whole = np.frombuffer(memory, np.uint8)
     start = PAGE + (size - array.nbytes if at_end else 0)
     out = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -107,24 +110,66 @@ NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }  # fmt: skip
 
 
-def main(words: list[str]) -> None:
-    rng = np.random.default_rng(0)
-    for name, (build, shapes) in NETS.items():
-        if words and name not in words:
+# Products with stored weights: what those are, and what rows become. The rows go by every tile, by blocks of few and of
+# many; the outputs fill no panel, and the last depth, which no group divides, no vector either.
+STORED = [(word, None) for word in FORMATS] + [(word, "int8") for word in ("int8", "int4-g32", "int4-g128")]
+SIZES = ((75, 768), (299, 1408), (33, 131))  # outputs, depth
+ROWS_OF_PRODUCTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15, 29, 57, 259)
+KINDS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+
+
+def random(shape: tuple[int, ...], dtype: DType) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype.numpy)
+
+
+def of_inputs() -> None:
+    for (name, (build, shapes)), dtype in itertools.product(NETS.items(), KINDS[:2]):
+        print(name, dtype.name, flush=True)
+        net = Network("net")
+        net.outputs["y"] = build(*(net.input(f"x{i}", Spec(shape, dtype)) for i, shape in enumerate(shapes)))
+        arrays = {f"x{i}": random(shape, dtype) for i, shape in enumerate(shapes)}
+        session = build_network(net, {}).session(threads=2)
+        assert any(a.nbytes >= LARGE for a in arrays.values()) or dtype is dtypes.bfloat16, name
+        want = session.run(arrays)["y"]
+        for at_end in (True, False):
+            found = session.run({name: guarded(a, at_end) for name, a in arrays.items()})["y"]
+            assert found.tobytes() == want.tobytes(), name
+
+
+def of_weights() -> None:
+    """What NETS have behind their first operand, as parameters; then products in every format."""
+    for (name, (build, shapes)), dtype in itertools.product(NETS.items(), KINDS[:2]):
+        if len(shapes) == 1:
             continue
-        for dtype in (dtypes.float32, dtypes.bfloat16):
-            print(name, dtype.name, flush=True)
-            net = Network("net")
-            given = [net.input(f"x{i}", Spec(shape, dtype)) for i, shape in enumerate(shapes)]
-            net.outputs["y"] = build(*given)
-            arrays = [rng.standard_normal(shape).astype(dtype.numpy) for shape in shapes]
-            session = build_network(net, {}).session(threads=2)
-            assert any(a.nbytes >= LARGE for a in arrays) or dtype is dtypes.bfloat16, name
-            want = session.run({f"x{i}": a for i, a in enumerate(arrays)})["y"]
-            for at_end in (True, False):
-                found = session.run({f"x{i}": guarded(a, at_end) for i, a in enumerate(arrays)})["y"]
-                assert found.tobytes() == want.tobytes(), name
+        print(name, dtype.name, flush=True)
+        net = Network("net")
+        weights = {f"w{i}": random(shape, dtype) for i, shape in enumerate(shapes[1:])}
+        x = net.input("x", Spec(shapes[0], dtype))
+        net.outputs["y"] = build(x, *(net.parameter(n, Spec(w.shape, dtype)) for n, w in weights.items()))
+        run_with_guarded_weights(net, weights, [random(shapes[0], dtype)], AS_IS)
+    for how, (outputs, depth), dtype in itertools.product(STORED, SIZES, KINDS):
+        print("product", *how, outputs, depth, dtype.name, flush=True)
+        net = Network("net")
+        x = net.input("x", Spec((Dim("R", max=512), depth), dtype))
+        weights = {f"model.{part}.weight": random((outputs, depth), dtype) for part in ("one", "gate", "up")}
+        one, gate, up = (
+            F.matmul(x, net.parameter(name, Spec((outputs, depth), dtype)), transpose_b=True) for name in weights
+        )
+        net.outputs["y"] = functional.concat([one, F.silu(gate) * up], 1)
+        run_with_guarded_weights(
+            net, weights, [random((rows, depth), dtype) for rows in ROWS_OF_PRODUCTS], weight_format(*how)
+        )
+
+
+def run_with_guarded_weights(net: Network, weights: dict[str, Array], xs: list[Array], format: WeightFormat) -> None:
+    engine = build_network(net, weights, format=format)
+    session = engine.session(threads=2)
+    want = [session.run({"x": x})["y"].tobytes() for x in xs]
+    for at_end in (True, False):
+        stored = {name: guarded(engine.tensor(name), at_end) for name in engine.header["weights"]}
+        session = engine.with_tensors(engine.header, stored).session(threads=2)
+        assert [session.run({"x": x})["y"].tobytes() for x in xs] == want
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    {"inputs": of_inputs, "weights": of_weights}[sys.argv[1]]()
