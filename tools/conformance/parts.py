@@ -27,10 +27,12 @@ from tools.conformance.torch_functions import torch_functions
 from tools.conformance.vision_nets import vision_nets
 
 ALL = ("-m", "slow or not slow", "--timeout=1200")
+SAMPLE = ("--timeout=1200",)  # what `make test` runs: of tests that are marked so, some cases of each kind
 THOUSAND = (*ALL, "--hypothesis-profile=conformance")
 LEVELS = ("portable", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx")
 SANITIZED = tuple(level for level in LEVELS if not level.endswith("_vnni"))  # which have one kernel of their own
 OTHER_LEVELS = "--ignore=tests/kernels/test_levels.py"
+BORDERS = "--ignore=tests/kernels/test_borders.py"  # whose pages a sanitizer answers for in the system's place
 CUDA = "tests/backends/cuda"
 FUZZ_SECONDS = 1200
 
@@ -99,7 +101,7 @@ def sanitized(sanitizer: Sanitizer, arguments: Sequence[str], level: str) -> Out
     if not sanitizer.is_awake():
         return Outcome(True, "The sanitizer does not report a fault that is there.", "")
     environment = sanitizer.environment() | {"INGOT_ISA": level}
-    outcome = run_tests([*ALL, OTHER_LEVELS, *arguments], environment)
+    outcome = run_tests([OTHER_LEVELS, BORDERS, *arguments], environment)
     found = reported(sanitizer.reports)
     outcome.failed = outcome.failed or bool(found)
     outcome.body += "\n\n" + shown(found)
@@ -159,13 +161,13 @@ PARTS = (
     *(
         Part(
             f"asan-{level}", f"kernels and the native core under ASan and UBSan, at {level}", 10,
-            # The test of failed allocations has a malloc of its own, and so does the sanitizer, which also answers for
-            # the system when a page may not be read. docs/cpp.md is about what was installed, which this build is not.
+            # The test of failed allocations has a malloc of its own, and so does the sanitizer. docs/cpp.md is about
+            # what was installed, which this build is not.
             partial(
                 sanitized, ADDRESS,
                 [
-                    *folders("kernels", "native"), "--ignore=tests/native/test_cpp_page.py",
-                    "-k", "not failed_allocation and not cannot_be_read",
+                    *ALL, *folders("kernels", "native"), "--ignore=tests/native/test_cpp_page.py",
+                    "-k", "not failed_allocation",
                 ],
                 level,
             ),
@@ -179,11 +181,12 @@ PARTS = (
             partial(
                 sanitized, THREAD,
                 [
-                    *folders("kernels", "native/test_session.py", "native/test_micro_batches.py"),
+                    *SAMPLE, *folders("kernels", "native/test_session.py", "native/test_micro_batches.py"),
                     *folders("engine/test_session.py"),
                     *folders("llm/test_loop.py", "llm/test_llm.py", "llm/test_embed.py"),
-                    # What compares long texts with transformers would take most of the time, and races no more.
-                    "-k", "not transformers and not heldout and not cannot_be_read",
+                    # All kernels but three, which no worker shares, run with several threads in a sample too. What
+                    # compares long texts with transformers would take most of the time, and races no more.
+                    "-k", "not transformers and not heldout",
                 ],
                 level,
             ),
