@@ -390,6 +390,17 @@ void transform_block(const double (&g)[Size][Taps], const WinogradTaps& taps, st
   }
 }
 
+/// Fetches what the next tile reads beside this one, a line of channels of each pixel: hardware does not see as many runs as a patch has.
+template <WinogradTile Tile, class T>
+INGOT_INLINE void fetch_next(const WinogradJob& job, const Patch<T>& patch, std::int64_t channel) {
+  constexpr int kInputs = inputs_of(Tile), kSize = size_of(Tile);
+  if (channel * (int)sizeof(T) % 64 != 0) return;
+  const std::int64_t ahead = channel + kSize * job.column_stride;
+  INGOT_UNROLL for (int i = 0; i < kInputs; ++i) {
+    INGOT_UNROLL for (int j = kInputs - kSize; j < kInputs; ++j) __builtin_prefetch(patch[i][j] + ahead);
+  }
+}
+
 template <WinogradTile Tile, bool Paired, class T>
 INGOT_INLINE void transform_tiles(const WinogradJob& job) {
   for (int tile = 0; tile < job.tiles; ++tile) {
@@ -398,6 +409,7 @@ INGOT_INLINE void transform_tiles(const WinogradJob& job) {
     patch_of(job, corner, patch);
     for (std::int64_t channel = 0; channel < job.channels; channel += kLanes) {
       const Transformed to = transformed<Paired>(job, tile, channel);
+      fetch_next<Tile>(job, patch, channel);
       if (job.channels - channel >= kLanes)
         transform_square<Tile, Paired, true, T>(patch, channel, kLanes, to);
       else
