@@ -33,6 +33,11 @@ WINDOWS: list[tuple[str, int, Sizes, int, int, Window]] = [
     ("one dimension, long", 1, (5001,), 8, 32, square(3, 1, 1, rank=1)),
     ("longer lines", 1, (2, 1900), 8, 32, square(3, 1, 1)),
     ("along one axis", 2, (31, 18), 64, 64, Window((9, 1), (2, 1), (4, 0), (4, 0), (1, 1))),
+    ("joined lines", 2, (31, 18), 64, 64, Window((9, 1), (1, 1), (4, 0), (4, 0), (1, 1))),
+    ("joined lines, fewer than taps", 3, (5, 18), 8, 32, Window((9, 1), (1, 1), (4, 0), (4, 0), (1, 1))),
+    ("joined lines, several passes", 1, (150, 9), 16, 32, Window((4, 1), (1, 1), (0, 0), (3, 0), (1, 1))),
+    ("joined lines, cropped", 1, (40, 7), 8, 33, Window((3, 1), (1, 1), (1, 0), (-3, 0), (1, 1))),
+    ("lines dilated, not joined", 1, (31, 18), 8, 32, Window((3, 1), (1, 1), (2, 0), (2, 0), (2, 1))),
     ("groups", 2, (9, 16), 24, 66, square(3, 1, 1, groups=3)),
     ("three dimensions", 1, (3, 4, 9), 4, 9, square(3, 1, 1, rank=3)),
     ("three channels", 1, (9, 11), 3, 32, square(3, 1, 1)),
@@ -62,6 +67,17 @@ def test_a_negative_value_in_any_line(stride: int, dilation: int) -> None:
     over = Window((3, 3), (stride, 1), (1, 1), (1, 1), (dilation, 1))
     x, w = rng.integers(0, 128, (1, 17, 15, 8), np.int8), wholes(rng, (32, 3, 3, 8))
     for line in range(17):
+        x[0, line, 7, 3] = -128
+        np.testing.assert_array_equal(conv(x, w, over), reference(x, w, over)[0].astype(np.float32))
+        x[0, line, 7, 3] = 1
+
+
+@pytest.mark.parametrize("taps", [1, 4, 9])
+def test_a_negative_value_in_any_joined_line(taps: int) -> None:
+    rng = np.random.default_rng(taps)
+    over = Window((taps, 1), (1, 1), (taps // 2, 0), ((taps - 1) // 2, 0), (1, 1))
+    x, w = rng.integers(0, 128, (1, 75, 18, 16), np.int8), wholes(rng, (32, taps, 1, 16))
+    for line in range(75):
         x[0, line, 7, 3] = -128
         np.testing.assert_array_equal(conv(x, w, over), reference(x, w, over)[0].astype(np.float32))
         x[0, line, 7, 3] = 1

@@ -3,7 +3,7 @@
 //
 // Only rows without a negative value are what the products take (quads.h), so each pass looks at what it will read; that fetches it too.
 // Limits: whole quads of channels, 1 or 2 spatial dimensions, no number but 0 around x, and along a line taps outside x at the first and the last
-// pixel only.
+// pixel only. Where windows are one pixel wide, output lines that follow each other in x as in y are one line, as far as all their taps are inside.
 #pragma once
 
 #include "matmul_blocks.h"
@@ -32,6 +32,7 @@ struct PlacedRows {
   std::int64_t row_stride, line_stride, tap_stride;  // bytes
   int lines, taps, quads;                            // of a window, of a line of taps, and of a tap
   bool together;                                     // whether taps follow each other as their weights do
+  bool joined;                                       // whether output lines follow each other as their pixels do
   int left, right;                                   // taps outside, of the first and the last pixel of a line
   int count;
   PlacedTile tiles[kMostTiles];
@@ -75,8 +76,10 @@ inline bool lies_in_place(const MatmulJob& job, int height, PlacedRows& placed) 
   };
   placed.left = (int)outside(0, false);
   placed.right = (int)outside(p.out[2] - 1, true);
-  const std::int64_t tiles = (p.out[2] + height - 1) / height;
-  const bool low = 3 * p.out[2] < 2 * height * tiles, leaves_out = placed.left != 0 && placed.right != 0;
+  placed.joined = along.kernel == 1 && along.stride == 1 && along.before == 0 && p.out[2] == along.size && down.stride == 1 && down.dilation == 1 &&
+                  p.x_stride[1] == along.size * p.x_stride[2];
+  const std::int64_t line = placed.joined ? p.out[1] * p.out[2] : p.out[2], tiles = (line + height - 1) / height;
+  const bool low = 8 * line < 5 * height * tiles, leaves_out = placed.left != 0 && placed.right != 0;
   if ((low || (job.k > kLong && placed.lines * placed.taps == 1)) && !leaves_out) return false;
   if (outside(1, false) != 0 || outside(p.out[2] - 2, true) != 0 || placed.left + placed.right > along.kernel) return false;
   const std::int64_t lowest = (p.out[1] - 1) * down.stride + (down.kernel - 1) * down.dilation - down.before;
@@ -129,12 +132,15 @@ inline Placed place_patches(const MatmulJob& job, std::int64_t first, std::int64
   placed.count = 0;
   while (row < end && placed.count < kMostTiles) {
     const std::int64_t pixel = p.first + row, column = pixel % p.out[2], y = pixel / p.out[2] % p.out[1], image = pixel / p.out[2] / p.out[1];
-    const std::int64_t rows = smaller(smaller(end - row, p.out[2] - column), (kMostTiles - placed.count) * height);
     const std::int64_t top = y * down.stride - down.before;
     const Span lines = span_of(down, y);
+    const std::int64_t whole = smaller(down.size + down.before - down.kernel, p.out[1] - 1) - y;  // joined lines that follow and have all taps inside
+    const std::int64_t more = placed.joined && lines.count == down.kernel ? larger(whole, 0) : 0;
+    const std::int64_t rows = smaller(smaller(end - row, (1 + more) * p.out[2] - column), (kMostTiles - placed.count) * height);
+    const std::int64_t below = (column + rows - 1) / p.out[2];  // the output lines behind the first
     const std::int64_t at = image * p.image_stride + top * p.x_stride[1] + (column * along.stride - along.before) * p.x_stride[2];
     if (image != seen_image) seen_image = image, seen = 0;
-    for (std::int64_t tap = 0; tap < lines.count && !negative; ++tap) {
+    for (std::int64_t tap = 0; tap < lines.count + below && !negative; ++tap) {
       const std::int64_t line = lines.first + tap * down.dilation;
       if (alike && line < seen) continue;
       negative = any_negative(p.x + image * p.image_stride + line * p.x_stride[1], p.x_stride[2], along.size, p.channels);
