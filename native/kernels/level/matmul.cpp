@@ -9,6 +9,7 @@
 #include "matmul_pairs.h"
 #include "matmul_quads.h"
 #include "matmul_register_tile.h"
+#include "matmul_small.h"
 #include "nibbles.h"
 #include "quads.h"
 
@@ -87,7 +88,7 @@ struct Nibbles {
 // A level has what its instructions make faster than at the level that it extends.
 const MatmulTable matmul_table = {
 #if defined(__AVX512BF16__)
-    .bfloat16 = {run_job<Pairs>, Pairs::blocking, 2, pack_panel<std::uint16_t, 2>},
+    .bfloat16 = {run_job<Pairs>, Pairs::blocking, 2, pack_panel<std::uint16_t, 2>, run_small},
     .grouped_bfloat16 = run_grouped<PairWords>,
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     .int8 = {run_quads, Quads::blocking},
