@@ -225,8 +225,11 @@ def epilogues(network: Network, log: Log) -> None:
         if isinstance(node.op, FusedElementwise):
             steps, outputs = node.op.expression
             types = ([v.dtype for v in values] for values in (node.inputs, node.outputs))
-            found = without_needless_rounding(steps, outputs, *types)
-            node.op = dataclasses.replace(node.op, expression=found)
+            steps, outputs = without_needless_rounding(steps, outputs, *types)
+            if len(outputs) == 1 and node.output.dtype in BYTES and any(v.kind in FIXED for v in node.inputs):
+                steps, result = _by_products(steps, *outputs)
+                steps, outputs = tuple(steps), (result,)
+            node.op = dataclasses.replace(node.op, expression=(steps, outputs))
 
 
 def _has_epilogue(op: Op) -> bool:
@@ -332,7 +335,8 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
 
 def _by_products(steps: Sequence[tuple[Any, ...]], result: int) -> tuple[list[tuple[Any, ...]], int]:
     """Steps and their result with products with a reciprocal in the place of quotients by a number: of sums of int8, or
-    where the result becomes bytes. There that rounding decides ties at most."""
+    where the result becomes bytes (of a loop by itself beside stored numbers alone: what nothing else rounds has ties).
+    There that rounding decides ties at most."""
     made: list[tuple[Any, ...]] = []
     number: list[int] = []
     for name, kind, *given in steps:

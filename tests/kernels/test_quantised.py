@@ -65,39 +65,46 @@ def test_products(name: str, rows: int, n: int, k: int) -> None:
         np.testing.assert_array_equal(found, want)
 
 
-def added(steps: list[Any], kind: str, operand: int) -> None:
-    """Adds an operand to the last value: (q - 3) * 0.5 of one of whole numbers."""
+def added(steps: list[Any], kind: str, operand: int, rounded: bool = False) -> None:
+    """Adds an operand to the last value: (q - 3) * 0.3 of one of whole numbers, which may be rounded to bfloat16."""
     last = len(steps) - 1
     whole = kind in ("int8", "uint8")
     steps.append(("input", "int64" if whole else "float32", operand))
     if whole:
         steps += [("const", "int64", 3), ("sub", "int64", last + 1, last + 2), ("to_float", "float32", last + 3)]
-        steps += [("const", "float32", 0.5), ("mul", "float32", last + 4, last + 5)]
+        steps += [("const", "float32", 0.3), ("mul", "float32", last + 4, last + 5)]
+    if rounded:
+        steps.append(("round", "float32", len(steps) - 1, "bfloat16"))
     steps.append(("add", "float32", last, len(steps) - 1))
 
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "uint8"])
-@pytest.mark.parametrize("residual", [None, "float32", "bfloat16", "int8", "uint8"])
-@pytest.mark.parametrize("shifted", [False, True], ids=["one bias", "two"])
-@pytest.mark.parametrize("limited", [False, True], ids=["", "relu"])
+@pytest.mark.parametrize("residual", [None, "float32", "bfloat16", "int8", "uint8", "rounded int8", "rounded uint8"])
+@pytest.mark.parametrize("shifted", [None, "float32", "bfloat16"])
+@pytest.mark.parametrize("limited", ["", "relu", "relu of a sum with 0"])
 @pytest.mark.parametrize("size", [1.0, 0.01], ids=["", "no int32 leaves the range of int32"])
-def test_scaled_sums(kind: str, residual: str | None, shifted: bool, limited: bool, size: float) -> None:
+def test_scaled_sums(kind: str, residual: str | None, shifted: str | None, limited: str, size: float) -> None:
     """Every way in which sums of whole numbers end in most layers, for odd numbers of rows and of columns."""
     rng = np.random.default_rng(5)
     n = 103
+    rounded, residual = residual is not None and "rounded" in residual, residual and residual.removeprefix("rounded ")
     for rows, k, least in ((1, 33, -128), (7, 33, 0), (15, 33, -128), (37, 64, 0), (30, 64, -128)):
         steps: list[Any] = list(SCALED)
         extras = operands(rng, "int8", (rows, n))
         extras[0] *= np.float32(size)
-        if shifted:
-            extras.append(rng.standard_normal(n).astype(np.float32))
+        if shifted is not None:
+            extras[1] = extras[1].astype(dtypes.get(shifted).numpy)
+            extras.append(rng.standard_normal(n).astype(dtypes.get(shifted).numpy))
             added(steps, "float32", 3)
         if residual is not None:
             numbers = rng.integers(0, 256, (rows, n)).astype(np.uint8)
             extras.append(numbers if residual == "uint8" else numbers.view(np.int8) if residual == "int8" else
                           rng.standard_normal((rows, n)).astype(dtypes.get(residual).numpy))  # fmt: skip
-            added(steps, residual, len(extras))
+            added(steps, residual, len(extras), rounded)
+        if "0" in limited:
+            last = len(steps) - 1
+            steps += [("const", "float32", 0.0), ("add", "float32", last, last + 1)]
         if limited:
             last = len(steps) - 1
             steps += [("const", "float32", 0.0), ("max", "float32", last, last + 1)]

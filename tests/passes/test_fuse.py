@@ -379,3 +379,15 @@ def test_what_is_left_of_a_product_less_itself_as_stored_is_nothing(by_product: 
     made.arrays[stored.name] = wide.astype(stored.dtype.numpy)
     assert len(made.after(products.products, fuse.elementwise, fuse.epilogues)) == 1
     assert not made.run()["y0"].any()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_stored_numbers_scale_is_quantised_by_a_product(stored: bool) -> None:
+    """A quotient takes longer, but decides the ties of what nothing else rounds as the network has them."""
+    made = Made()
+    x = made.input(40, 6, dtype="bfloat16")
+    scale, shift = (made.weight(6) if stored else made.input(40, 6) for _ in range(2))
+    scaled = F.relu(F.add(F.mul(F.cast(x, "float32"), scale), shift))
+    made.out(F.cast(F.clip(F.round(F.div(scaled, 0.21)), minimum=-127.0, maximum=127.0), "int8"))
+    (node,) = made.after(fuse.elementwise, fuse.epilogues)
+    assert ("div" in [step[0] for step in node.op.expression[0]]) is not stored  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ struct Link {
   const float* constant;  // 16 times the value, when there is no operand
   bool whole;             // the operand is (q - zero) * scale of whole numbers
   float zero, scale;
+  bool rounded;           // and that is rounded to bfloat16
 };
 
 /// What quantises, the last steps of a chain to a byte: a product with a number, rounding, 0 in the place of a NaN, a zero point
@@ -51,6 +52,7 @@ struct ChainOperand {
   int operand;  // -1: nothing that a link takes
   bool whole;   // whole numbers of 8 bits
   float zero, scale;
+  bool rounded;  // to bfloat16, once scaled
 };
 
 /// Takes the last links of a chain to a byte as its ending, if they are one. A relu before them becomes a part of the lower limit.
@@ -75,6 +77,8 @@ inline void end_chain(Chain& chain) {
   ending.low -= ending.zero, ending.high -= ending.zero;
   const float* const least = number(at, Step::max);
   if (least != nullptr && *least == 0 && ending.factor > 0) ending.low = 0, --at;
+  const float* const nothing = number(at, Step::add);
+  if (nothing != nullptr && *nothing == 0) --at;  // the sign of a zero is nothing that bytes show
   chain.count = at + 1;
   chain.ending = ending;
 }
@@ -94,7 +98,7 @@ inline bool takes_row(const Chain& chain, const TileOperand* in, int at, Step st
   return is_shared_row(o) && o->dtype == DType::float32;
 }
 
-template <bool Whole>
+template <class Sum>
 ChainRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
 inline ChainRows gelu_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
 
@@ -109,11 +113,11 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   chain.ending.present = false;
   if (code.output_count != 1 || code.output_classes[0] != Class::float32 || code.register_count > kRegisters) return false;
   if (!(is_chain_float(out.dtype) || is_chain_byte(out.dtype)) || out.spacing() != Spacing::dense) return false;
-  for (int i = 0; i < code.register_count; ++i) held[i] = {-1, false, 0, 1};
+  for (int i = 0; i < code.register_count; ++i) held[i] = {-1, false, 0, 1, false};
   const auto constant = [&](int place) { return (const float*)(code.places[place].constant ? code.constants + code.places[place].offset : nullptr); };
   for (int i = 0; i < code.step_count; ++i) {
     const Instruction& s = code.steps[i];
-    Link link{s.step, -1, nullptr, false, 0, 1};
+    Link link{s.step, -1, nullptr, false, 0, 1, false};
     switch (s.step) {
       case Step::load:
         if (s.cls != Class::float32) return false;
@@ -123,9 +127,16 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
           continue;
         }
         if (in[s.a].spacing() == Spacing::strided) return false;
-        held[s.to] = {s.a, is_chain_byte(in[s.a].dtype), 0, 1};
+        held[s.to] = {s.a, is_chain_byte(in[s.a].dtype), 0, 1, false};
         continue;
-      case Step::silu: case Step::mish: case Step::gelu: case Step::sigmoid: case Step::tanh: case Step::round: case Step::round_bfloat16: case Step::round_float16:
+      case Step::round_bfloat16:
+        if (s.a != value && held[s.a].whole) {
+          held[s.to] = held[s.a];
+          held[s.to].rounded = true;
+          continue;
+        }
+        [[fallthrough]];
+      case Step::silu: case Step::mish: case Step::gelu: case Step::sigmoid: case Step::tanh: case Step::round: case Step::round_float16:
         if (s.a != value) return false;
         break;
       case Step::sub: case Step::mul:
@@ -133,7 +144,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
           const bool turned = s.step == Step::mul && held[s.b].whole;
           const ChainOperand operand = held[turned ? s.b : s.a];
           const float* const number = constant(turned ? s.a : s.b);
-          if (!operand.whole || number == nullptr || operand.scale != 1 || (s.step == Step::sub && operand.zero != 0)) return false;
+          if (!operand.whole || operand.rounded || number == nullptr || operand.scale != 1 || (s.step == Step::sub && operand.zero != 0)) return false;
           held[s.to] = operand;
           (s.step == Step::mul ? held[s.to].scale : held[s.to].zero) = *number;
           continue;
@@ -147,6 +158,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
         link.whole = held[other].whole;
         link.zero = held[other].zero;
         link.scale = held[other].scale;
+        link.rounded = held[other].rounded;
         link.constant = constant(other);
         if (link.operand == -1 && link.constant == nullptr) return false;
         break;
@@ -160,7 +172,9 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   if (value != code.outputs[0]) return false;
   if (is_chain_byte(out.dtype)) end_chain(chain);
   chain.scaled = takes_row(chain, in, 0, Step::mul) && takes_row(chain, in, 1, Step::add);
-  chain.rows = takes_row(chain, in, 0, Step::mul) ? scaled_rows_of<false>(chain, in, out) : gelu_rows_of(chain, in, out);
+  if (!takes_row(chain, in, 0, Step::mul)) chain.rows = gelu_rows_of(chain, in, out);
+  else if (in[0].dtype == DType::float32) chain.rows = scaled_rows_of<float>(chain, in, out);
+  else chain.rows = in[0].dtype == DType::bfloat16 ? scaled_rows_of<bfloat16>(chain, in, out) : nullptr;
   return true;
 }
 
@@ -239,14 +253,17 @@ INGOT_INLINE void store_rows(const TileOperand& out, std::int64_t row, std::int6
   }
 }
 
+template <class Half>
+INGOT_INLINE Vec rounded_to(Vec v) {
+  Half lanes[kLanes];
+  store(lanes, v);
+  return load(lanes);
+}
+
 template <class Half, int R, int C>
 INGOT_INLINE void round_rows(Vec (&v)[R][C]) {
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) {
-      Half lanes[kLanes];
-      store(lanes, v[r][c]);
-      v[r][c] = load(lanes);
-    }
+    for (int c = 0; c < C; ++c) v[r][c] = rounded_to<Half>(v[r][c]);
 }
 
 /// Steps that take long anyway.
@@ -294,6 +311,7 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
         _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
           _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) w[r][c] = (w[r][c] - zero) * scale;
         }
+        if (link.rounded) round_rows<bfloat16>(w);
       }
     } else if (link.constant != nullptr) {
       const Vec value = load(link.constant);
@@ -411,12 +429,12 @@ INGOT_INLINE bool is_bounded(const Ending& ending, const Vec (&scale)[2], const 
 }
 
 /// Two vectors of all rows: sum * scale, then a factor of the row, biases, a residual, and GELU or a lower limit, if there are such; the
-/// result may be quantised. Whole: sums are int32. Rectified: the ending's lower limit is 0.
-template <class Residual, class Out, bool Whole, bool Rectified>
+/// result may be quantised. Sum: what the first operand holds. Rectified: the ending's lower limit is 0.
+template <class Residual, class Out, class Sum, bool Rectified>
 __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows,
                                            std::int64_t column) {
   // Copies of what the loop reads: a store of bytes could be one to anything behind a pointer.
-  const float* const sums = (const float*)in[0].data + column;
+  const Sum* const sums = (const Sum*)in[0].data + column;
   const std::int64_t sums_stride = in[0].row_stride, out_stride = out.row_stride;
   const bool gelu = chain.gelu, streams = chain.streams;
   const Ending ending = chain.ending;
@@ -430,15 +448,15 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   const bool twice = chain.shifts[1] >= 0;
   const Link& added = chain.links[chain.residual < 0 ? 0 : chain.residual];
   const Vec residual_zero = broadcast(added.zero), residual_scale = broadcast(added.scale);
-  const bool symmetric = added.zero == 0;
+  const bool symmetric = added.zero == 0, rounded = added.rounded;
   const TileOperand residual = chain.residual < 0 ? TileOperand{} : in[added.operand];
   const Link& last = chain.links[chain.count - 1];
   const Vec low = last.step == Step::max ? load(last.constant) : broadcast(-__builtin_inff());
   Out* const to = (Out*)out.data + column;
   const auto sum = [&](std::int64_t r, int c) __attribute__((always_inline)) {
-    const Vec v = load(sums + r * sums_stride + c * kLanes);
-    if constexpr (Whole) return to_float(bits(v));
-    else return v;
+    const Sum* const from = sums + r * sums_stride + c * kLanes;
+    if constexpr (__is_same(Sum, std::int32_t)) return to_float(bits(load((const float*)from)));
+    else return load(from);
   };
   const auto take = [&]<bool Bounded>(Flag<Bounded>, std::int64_t row) __attribute__((always_inline)) {
     const bool one = row + 1 == rows;
@@ -466,7 +484,10 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
           Vec w = load(from + at[r] * residual.row_stride + c * kLanes);
-          if constexpr (is_byte<Residual>) w = (symmetric ? w : w - residual_zero) * residual_scale;
+          if constexpr (is_byte<Residual>) {
+            w = (symmetric ? w : w - residual_zero) * residual_scale;
+            if (rounded) w = rounded_to<bfloat16>(w);
+          }
           v[r][c] = v[r][c] + w;
         }
       }
@@ -498,7 +519,7 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
       }
     }
   };
-  if constexpr (kEndsBounded && is_byte<Out> && Rectified && Whole && (is_byte<Residual> || __is_same(Residual, NoResidual))) {
+  if constexpr (kEndsBounded && is_byte<Out> && Rectified && __is_same(Sum, std::int32_t) && (is_byte<Residual> || __is_same(Residual, NoResidual))) {
     if (factors.data == nullptr && !gelu && ending.high + ending.zero == most_of<Out> && is_bounded(ending, scale, bias, shift, added)) {
       for (std::int64_t row = 0; row < rows; row += 2) take(Flag<true>(), row);
       return;
@@ -507,23 +528,26 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   for (std::int64_t row = 0; row < rows; row += 2) take(Flag<false>(), row);
 }
 
-template <class Residual, class Out, bool Whole>
+template <class Residual, class Out, class Sum>
 INGOT_INLINE ChainRows scaled_bytes_to(const Ending& ending) {
-  return ending.low == 0 ? scaled_rows<Residual, Out, Whole, true> : scaled_rows<Residual, Out, Whole, false>;
+  return ending.low == 0 ? scaled_rows<Residual, Out, Sum, true> : scaled_rows<Residual, Out, Sum, false>;
 }
 
-template <class Residual, bool Whole>
+template <class Residual, class Sum>
 INGOT_INLINE ChainRows scaled_rows_to(const Chain& chain, const TileOperand& out) {
-  if (out.dtype == DType::float32) return scaled_rows<Residual, float, Whole, false>;
-  if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16, Whole, false>;
+  if constexpr (!__is_same(Sum, bfloat16)) {
+    if (out.dtype == DType::float32) return scaled_rows<Residual, float, Sum, false>;
+    if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16, Sum, false>;
+  }
   if (!chain.ending.present) return nullptr;
   const float least = chain.ending.low + chain.ending.zero, most = chain.ending.high + chain.ending.zero;
-  if (out.dtype == DType::int8) return least >= -128 && most <= 127 ? scaled_bytes_to<Residual, std::int8_t, Whole>(chain.ending) : nullptr;
-  return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_bytes_to<Residual, std::uint8_t, Whole>(chain.ending) : nullptr;
+  if (out.dtype == DType::int8) return least >= -128 && most <= 127 ? scaled_bytes_to<Residual, std::int8_t, Sum>(chain.ending) : nullptr;
+  return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_bytes_to<Residual, std::uint8_t, Sum>(chain.ending) : nullptr;
 }
 
-/// What runs a chain whose first link is a product with a row of float32; null where others follow than those that scaled_rows has.
-template <bool Whole>
+/// What runs a chain whose first link is a product with a row of float32; null where others follow than those that scaled_rows has. Of bfloat16
+/// that is what a norm that became numbers for each channel leaves to be quantised.
+template <class Sum>
 ChainRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
   int at = 1;
   const TileOperand* const number = taken_at(chain, in, at, Step::mul);
@@ -535,11 +559,14 @@ ChainRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand&
   if (chain.gelu) ++at;
   else if (at < chain.count && chain.links[at].step == Step::max && chain.links[at].constant != nullptr && !chain.ending.present) ++at;
   if (at != chain.count || (residual != nullptr && residual->spacing() != Spacing::dense)) return nullptr;
-  if (residual == nullptr) return scaled_rows_to<NoResidual, Whole>(chain, out);
-  if (residual->dtype == DType::float32) return scaled_rows_to<float, Whole>(chain, out);
-  if (residual->dtype == DType::bfloat16) return scaled_rows_to<bfloat16, Whole>(chain, out);
-  if (residual->dtype == DType::int8) return scaled_rows_to<std::int8_t, Whole>(chain, out);
-  return residual->dtype == DType::uint8 ? scaled_rows_to<std::uint8_t, Whole>(chain, out) : nullptr;
+  if (residual == nullptr) return scaled_rows_to<NoResidual, Sum>(chain, out);
+  if constexpr (!__is_same(Sum, bfloat16)) {
+    if (residual->dtype == DType::float32) return scaled_rows_to<float, Sum>(chain, out);
+    if (residual->dtype == DType::bfloat16) return scaled_rows_to<bfloat16, Sum>(chain, out);
+    if (residual->dtype == DType::int8) return scaled_rows_to<std::int8_t, Sum>(chain, out);
+    if (residual->dtype == DType::uint8) return scaled_rows_to<std::uint8_t, Sum>(chain, out);
+  }
+  return nullptr;
 }
 
 #if defined(__AVX512F__)

@@ -530,7 +530,6 @@ bool run_rows(const TileCode& code, const TileOperand* in, const TileOperand& ou
   if (in[0].spacing() != Spacing::dense || !(is_chain_float(in[0].dtype) || is_chain_byte(in[0].dtype))) return false;
   Chain chain;
   if (!chain_of(code, in, out, chain)) return false;
-  if (in[0].dtype != DType::float32) chain.rows = nullptr;
   run_chain(chain, in, out, rows, width);
   return true;
 }

@@ -47,7 +47,7 @@ class BlockEnd {
     end_.chain.streams = streams();
     if constexpr (sizeof(T) == 1)
       if (chained_ && end_.chain.rows != nullptr && end_.chain.links[0].step == Step::mul && job.places == nullptr)
-        whole_ = scaled_rows_of<true>(end_.chain, in, job.epilogue.out);
+        whole_ = scaled_rows_of<std::int32_t>(end_.chain, in, job.epilogue.out);
   }
 
   /// Bytes that the ends of a row read and write.

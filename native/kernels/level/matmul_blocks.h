@@ -314,21 +314,21 @@ INGOT_INLINE bool is_direct(const MatmulJob& job, RowsEnd& end) {
   return link == last && job.places == nullptr && (wide || suits(end.bias)) && suits(end.residual) && suits(end.out);
 }
 
-/// Whether a chain of sums of int8 is what scaled_rows has with biases of float32 and a residual of int8, or without them, and gives int8.
+/// Whether a chain of sums of int8 is what scaled_rows has with a residual of int8, which nothing rounds, or without one, and gives int8.
 INGOT_INLINE bool ends_bytes(const RowsEnd& end) {
-  const auto is = [&](int link, DType dtype) { return link < 0 || end.extra(link)->dtype == dtype; };
   const Chain& chain = end.chain;
   const Ending& ending = chain.ending;
   return kEndsBounded && chain.rows != nullptr && chain.factor < 0 && !chain.gelu && end.job->epilogue.out.dtype == DType::int8 && ending.present &&
          ending.low + ending.zero >= -128 && ending.high + ending.zero == most_of<std::int8_t> && end.job->places == nullptr &&
-         is(chain.shifts[0], DType::float32) && is(chain.shifts[1], DType::float32) && is(chain.residual, DType::int8);
+         (chain.residual < 0 || (end.extra(chain.residual)->dtype == DType::int8 && !chain.links[chain.residual].rounded));
 }
 
-/// The same with biases of any float, a number of each row and a residual of bfloat16, which gives bfloat16.
+/// The same with a number of each row and a residual of bfloat16 or int8, which gives bfloat16.
 INGOT_INLINE bool ends_halves(const RowsEnd& end) {
   const Chain& chain = end.chain;
   return kEndsBounded && chain.rows != nullptr && !chain.gelu && !chain.ending.present && end.job->epilogue.out.dtype == DType::bfloat16 &&
-         end.job->places == nullptr && (chain.residual < 0 || end.extra(chain.residual)->dtype == DType::bfloat16);
+         end.job->places == nullptr &&
+         (chain.residual < 0 || end.extra(chain.residual)->dtype == DType::bfloat16 || end.extra(chain.residual)->dtype == DType::int8);
 }
 
 /// Whether the block products can end the job's rows: with a chain of the sums of one part.

@@ -64,34 +64,45 @@ INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][C], int row, int colu
 #endif
 }
 
+/// Takes a row that all rows share along, if the chain has that link.
+template <int R, class TakeStep>
+INGOT_INLINE void each_shared(const RowsEnd& end, int link, Vec (&a)[R][2], const TakeStep& step) {
+  if (link < 0) return;
+  Vec shared[2];
+  load_shared(end.extra(link), end.column, shared);
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = step(a[r][c], shared[c]);
+  }
+}
+template <int R>
+INGOT_INLINE void add_shifts(const RowsEnd& end, Vec (&a)[R][2]) {
+  for (int shift : end.chain.shifts) each_shared(end, shift, a, [](Vec v, Vec w) __attribute__((always_inline)) { return v + w; });
+}
+
+/// Adds a residual of int8.
+template <int R>
+INGOT_INLINE void add_bytes_of(const RowsEnd& end, Vec (&a)[R][2], int row) {
+  const TileOperand& residual = *end.extra(end.chain.residual);
+  const Link& link = end.chain.links[end.chain.residual];
+  const Vec zero_point = broadcast(link.zero), scale = broadcast(link.scale);
+  const std::int8_t* from = (const std::int8_t*)residual.data + (end.first_row + row) * residual.row_stride + end.column;
+  const auto add = [&](auto of) __attribute__((always_inline)) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + of(load(from + c * kLanes));
+    }
+  };
+  if (link.rounded) add([&](Vec v) __attribute__((always_inline)) { return rounded_to<bfloat16>((v - zero_point) * scale); });
+  else if (link.zero == 0) add([&](Vec v) __attribute__((always_inline)) { return v * scale; });
+  else add([&](Vec v) __attribute__((always_inline)) { return (v - zero_point) * scale; });
+}
+
 /// The same for sums of int8, as scaled_rows ends them: scales, biases, a residual, and bytes in the bounds of the panel.
 template <int R>
 INGOT_INLINE void end_bytes(const RowsEnd& end, Vec (&a)[R][2], int row) {
   const Chain& chain = end.chain;
-  const auto each = [&](const TileOperand& o, auto step) __attribute__((always_inline)) {
-    const float* const from = (const float*)o.data + end.column;
-    const Vec shared[2] = {load(from), load(from + kLanes)};
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = step(a[r][c], shared[c]);
-    }
-  };
-  const auto added = [](Vec v, Vec w) __attribute__((always_inline)) { return v + w; };
-  each(*end.extra(0), [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
-  if (chain.shifts[0] >= 0) each(*end.extra(chain.shifts[0]), added);
-  if (chain.shifts[1] >= 0) each(*end.extra(chain.shifts[1]), added);
-  if (chain.residual >= 0) {
-    const TileOperand& residual = *end.extra(chain.residual);
-    const Link& link = chain.links[chain.residual];
-    const Vec zero_point = broadcast(link.zero), scale = broadcast(link.scale);
-    const std::int8_t* from = (const std::int8_t*)residual.data + (end.first_row + row) * residual.row_stride + end.column;
-    const auto add = [&](auto of) __attribute__((always_inline)) {
-      INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
-        INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + of(load(from + c * kLanes)) * scale;
-      }
-    };
-    if (link.zero == 0) add([](Vec v) __attribute__((always_inline)) { return v; });
-    else add([&](Vec v) __attribute__((always_inline)) { return v - zero_point; });
-  }
+  each_shared(end, 0, a, [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
+  add_shifts(end, a);
+  if (chain.residual >= 0) add_bytes_of(end, a, row);
   const std::int64_t stride = end.job->epilogue.out.row_stride;
   std::int8_t* y = (std::int8_t*)end.job->epilogue.out.data + (end.first_row + row) * stride + end.column;
   const auto store_all = [&]<bool Rectified>(Flag<Rectified>) __attribute__((always_inline)) {
@@ -105,21 +116,12 @@ INGOT_INLINE void end_bytes(const RowsEnd& end, Vec (&a)[R][2], int row) {
   else store_all(Flag<false>());
 }
 
-/// The same where they become bfloat16: scales, a number of each row, biases, a residual, and a lower limit.
+/// The same where they become bfloat16: scales, a number of each row, biases, a residual of bfloat16 or int8, and a lower limit.
 template <int R>
 INGOT_INLINE void end_halves(const RowsEnd& end, Vec (&a)[R][2], int row) {
   const Chain& chain = end.chain;
   const std::int64_t first = end.first_row + row;
-  const auto each = [&](int link, auto step) __attribute__((always_inline)) {
-    if (link < 0) return;
-    Vec shared[2];
-    load_shared(end.extra(link), end.column, shared);
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = step(a[r][c], shared[c]);
-    }
-  };
-  const auto added = [](Vec v, Vec w) __attribute__((always_inline)) { return v + w; };
-  each(0, [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
+  each_shared(end, 0, a, [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
   if (chain.factor >= 0) {
     const TileOperand& factors = *end.extra(chain.factor);
     const float* from = (const float*)factors.data + first * factors.row_stride;
@@ -127,9 +129,10 @@ INGOT_INLINE void end_halves(const RowsEnd& end, Vec (&a)[R][2], int row) {
       INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] * broadcast(*from);
     }
   }
-  each(chain.shifts[0], added);
-  each(chain.shifts[1], added);
-  if (chain.residual >= 0) {
+  add_shifts(end, a);
+  if (chain.residual >= 0 && end.extra(chain.residual)->dtype == DType::int8) {
+    add_bytes_of(end, a, row);
+  } else if (chain.residual >= 0) {
     const TileOperand& residual = *end.extra(chain.residual);
     const bfloat16* from = (const bfloat16*)residual.data + first * residual.row_stride + end.column;
     INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
