@@ -72,7 +72,7 @@ def _model(result: Result, name: str, session: ingot.Session, times: int) -> Non
     apart = max(_apart(found[k], v) for k, v in wanted.items())
     executor: Any = session._executor
     captured = any(seen.graph is not None or seen.there for seen in executor._seen.values())
-    why = "" if captured else f", not captured {executor.uncaptured}"
+    why = "" if captured else f", not captured: {executor.uncaptured or 'an op on its way reads values back'}"
     result.add(f"{name}: ingot", took.median, "ms", quartiles=took.quartiles, note=f"first {first:.2f} s{why}")
     most = UNSTABLE if differs else ACCURACY
     result.add(f"{name}: largest difference to the CPU's", apart, "of a row's largest", at_most=most, note=differs)

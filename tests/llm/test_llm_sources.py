@@ -10,6 +10,7 @@ import pytest
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, TooLongError, UserError
 from ingot.llm.llm import LLM
+from tests.backends.conftest import GPU
 from tests.llm.pico import block_bytes
 
 
@@ -40,11 +41,9 @@ def test_an_engine_that_lies_about_its_model(engine: Engine, change: dict[str, A
         LLM(Engine.from_memory(header, {n: engine.tensor(n) for n in header["weights"]}))
 
 
-def test_sources_that_are_none(tmp_path: Path, engine: Engine) -> None:
+def test_sources_that_are_none(engine: Engine) -> None:
     with pytest.raises(UserError, match="download"):
         LLM("nobody/no-model")
-    with pytest.raises(UserError, match="cuda"):
-        LLM(engine, device="cuda")
     for words, match in (
         ({"kv_memory": 5}, "kv_memory"),
         ({"kv_memory": "2G"}, "kv_memory"),
@@ -52,6 +51,12 @@ def test_sources_that_are_none(tmp_path: Path, engine: Engine) -> None:
     ):
         with pytest.raises(UserError, match=match):
             LLM(engine, **words)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(GPU, reason="a GPU is here")
+def test_a_device_that_is_not_here(engine: Engine) -> None:
+    with pytest.raises(UserError, match="cuda"):
+        LLM(engine, device="cuda")
 
 
 def test_a_request_beyond_the_whole_cache_is_refused(engine: Engine) -> None:
