@@ -124,6 +124,59 @@ def test_residuals_of_bytes_are_not_rounded_to_floats_before_a_sum() -> None:
     assert left(600.0, 600.0, dtypes.float16) == 1  # 128 of them are infinite in float16
 
 
+def test_a_sum_is_bound_by_both_of_its_parts() -> None:
+    """Its rounding is left out where both bytes times their scales move what is made of it by less than one."""
+    def left(first: float, second: float, to: float) -> int:
+        e = ExprBuilder()
+        one, two = (e.cast(e.input(i, dtypes.int8), dtypes.float32) * of for i, of in ((1, first), (2, second)))
+        quantised(e, e.input(0, dtypes.float32) + narrow(e, one + two), to)
+        return roundings_left(e, [dtypes.float32, dtypes.int8, dtypes.int8])
+
+    assert left(0.5, 0.01, 0.3) == left(0.01, 0.5, 0.3) == left(0.25, 0.25, 0.3) == 0
+    assert left(0.5, 0.01, 0.2) == left(0.01, 0.5, 0.2) == left(0.5, 0.5, 0.3) == 1
+
+
+def test_what_is_divided_by_a_number_has_a_bound_and_what_divides_one_has_none() -> None:
+    """An error of x is half as large in x / 2, and of any size in 2 / x."""
+    def left(turned: bool, kind: DType) -> int:
+        e = ExprBuilder()
+        two = e.const(2.0, dtypes.float32)
+        rounded = narrow(e, e.cast(e.input(1, dtypes.int8), dtypes.float32) * 0.5, kind)
+        quantised(e, e.input(0, dtypes.float32) + (two / rounded if turned else rounded / two), 0.15)
+        return roundings_left(e, [dtypes.float32, dtypes.int8])
+
+    for kind in (dtypes.bfloat16, dtypes.float16):
+        assert (left(False, kind), left(True, kind)) == (0, 1)
+
+
+@pytest.mark.parametrize(("low", "high", "zero", "left"), [
+    (0.0, 200.0, 50.0, 0), (-50.0, 150.0, 50.0, 0), (-51.0, 150.0, 50.0, 1), (0.0, 206.0, 50.0, 1),
+])  # fmt: skip
+def test_limits_before_a_zero_point_are_those_of_the_bytes_without_it(
+    low: float, high: float, zero: float, left: int
+) -> None:
+    e = ExprBuilder()
+    whole = e.round(narrow(e, e.input(0, dtypes.float32), dtypes.float16))
+    e.output(e.cast(e.min(e.max(whole, low), high) + zero, dtypes.uint8))
+    assert roundings_left(e, [dtypes.float32], [dtypes.uint8]) == left
+
+
+@pytest.mark.parametrize(("zero", "left"), [(0.0, 0), (-127.0, 1)])
+def test_bytes_reach_as_far_as_from_their_zero_point(zero: float, left: int) -> None:
+    """Of 127 whole numbers two roundings move half a one each, of 254 each moves one."""
+    e = ExprBuilder()
+    x = narrow(e, e.abs(narrow(e, e.input(0, dtypes.float32))) * 1.1)
+    e.output(e.cast(e.min(e.max(e.round(x) + zero, -127.0), 127.0), dtypes.int8))
+    assert roundings_left(e, [dtypes.float32]) == left
+
+
+def test_bytes_without_limits_may_wrap() -> None:
+    """Bytes times 1.5 are 190 at most, which is -66: a rounding that moves 127.6 to 128 moves that by 255."""
+    e = ExprBuilder()
+    e.output(e.cast(e.round(narrow(e, e.cast(e.input(0, dtypes.int8), dtypes.float32) * 1.5)), dtypes.int8))
+    assert roundings_left(e, [dtypes.int8]) == 1
+
+
 def test_roundings_together_move_a_byte_by_one_at_most() -> None:
     """Each of these moves what becomes int8 by half a step: two are left out, of uint8 one, and the last ones."""
     for end, most in ((dtypes.int8, 2), (dtypes.uint8, 1)):
