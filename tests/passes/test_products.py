@@ -120,6 +120,23 @@ def test_products_are_one_where_their_scales_have_one_type(kinds: tuple[str, str
     assert ops_of(lowered).count("matmul_packed") == (2 if len(set(kinds)) == 1 else 3)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_integers_and_scales_may_be_constants_too(scaled: bool) -> None:
+    """A product reads constant int8 as it is; a constant of floats is no weight, and goes to the general kernel."""
+    rng = np.random.default_rng(5)
+    net = Network("net")
+    x, whole = net.input("x", Spec((4, 9), F32)), rng.integers(-127, 128, (3, 9))
+    if scaled:
+        weight = F.dequantize(net.constant(whole.astype(np.int8)), net.constant(rng.random((3, 1), np.float32)))
+    else:
+        weight = net.constant(whole.astype(np.float32))
+    net.outputs["y"] = F.matmul(x, weight, transpose_b=True)
+    feeds = {"x": rng.standard_normal((4, 9)).astype(np.float32)}
+    lowered = pipeline.lower(net, CPU, check=pipeline.Check(feeds, {}, tolerance=1e-5))
+    assert ops_of(lowered) == (["matmul_packed"] if scaled else ["permute", "matmul"])
+    assert sorted(v.dtype.name for v in lowered.constants) == (["float32", "int8"] if scaled else ["float32"])
+
+
 def test_products_of_computed_operands_use_the_general_kernel() -> None:
     net = vector(lambda x: F.matmul(x, x, transpose_b=True))
     lowered = pipeline.lower(net, CPU)
