@@ -34,6 +34,10 @@ INGOT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b
 struct Corner {
   std::int64_t image, row, column;  // of the tile's first output
 };
+/// Which row of the output and the extras that is.
+INGOT_INLINE std::int64_t row_of(const WinogradJob& job, const Corner& corner) {
+  return corner.image * job.out_image + corner.row * job.out_line + corner.column * job.epilogue.apart;
+}
 INGOT_INLINE Corner corner_of(const WinogradJob& job, std::int64_t tile) {
   const std::int64_t across = tile % job.tiles_across, rest = tile / job.tiles_across;
   return {rest / job.tiles_down, rest % job.tiles_down * height_of(job.tile), across * width_of(job.tile)};
@@ -209,9 +213,21 @@ INGOT_INLINE void multiply_position(const WinogradJob& job, const float* v, cons
   }
 }
 
+/// Where 16 outputs of a tile's pixels go, as floats, and what they end with there: nothing, or a clamp.
+template <bool Ended>
+struct Finished {
+  float* at;
+  std::int64_t row, pixel;  // floats from row to row, and from pixel to pixel
+  Vec bias, low, high;
+
+  [[gnu::always_inline]] void put(int i, int j, Vec value) const {
+    store(at + i * row + j * pixel, Ended ? min(high, max(low, value + bias)) : value);  // a NaN, as second operand, passes
+  }
+};
+
 /// Two rows of a tile's outputs (0 and 2, or 1 and 3) for 16 outputs; adds 0 to `faults` when their ends are finite.
-template <bool Odd>
-INGOT_INLINE void finish_rows(const float* m, float* y, std::int64_t row, Vec& faults) {
+template <bool Odd, bool Ended>
+INGOT_INLINE void finish_rows(const float* m, const Finished<Ended>& to, Vec& faults) {
   Vec half[2][6];
   INGOT_UNROLL for (int j = 0; j < 6; ++j) {
     Vec column[6];
@@ -219,29 +235,28 @@ INGOT_INLINE void finish_rows(const float* m, float* y, std::int64_t row, Vec& f
     transform_output<Odd>(column, half[0][j], half[1][j]);
   }
   INGOT_UNROLL for (int i = 0; i < 2; ++i) {
-    float* to = y + (2 * i + Odd) * row;
     Vec t[4];
     transform_output<false>(half[i], t[0], t[2]);
     transform_output<true>(half[i], t[1], t[3]);
-    INGOT_UNROLL for (int j = 0; j < 4; ++j) store(to + j * kPanel, t[j]);
+    INGOT_UNROLL for (int j = 0; j < 4; ++j) to.put(2 * i + Odd, j, t[j]);
     if (i == Odd) faults = fma(t[0] + t[3], zero(), faults);
   }
 }
 
-/// A line's outputs for 16 outputs, `step` floats apart; adds 0 to `faults` when its ends are finite.
-template <WinogradTile Tile>
-INGOT_INLINE void finish_line(const float* m, float* y, std::int64_t step, Vec& faults) {
+/// A line's outputs for 16 outputs; adds 0 to `faults` when its ends are finite.
+template <WinogradTile Tile, bool Ended>
+INGOT_INLINE void finish_line(const float* m, const Finished<Ended>& to, Vec& faults) {
   constexpr int kInputs = inputs_of(Tile), kOutputs = size_of(Tile);
   Vec from[kInputs], t[kOutputs];
   INGOT_UNROLL for (int i = 0; i < kInputs; ++i) from[i] = load(m + i * kPanel);
   transform_output(from, t);
-  INGOT_UNROLL for (int i = 0; i < kOutputs; ++i) store(y + i * step, t[i]);
+  INGOT_UNROLL for (int i = 0; i < kOutputs; ++i) to.put(is_down(Tile) ? i : 0, is_down(Tile) ? 0 : i, t[i]);
   faults = fma(t[0] + t[kOutputs - 1], zero(), faults);
 }
 
 /// A square's outputs for 16 outputs; adds 0 to `faults` when its corners are finite.
-template <WinogradTile Tile>
-INGOT_INLINE void finish_square(const float* m, float* y, std::int64_t row, Vec& faults) {
+template <WinogradTile Tile, bool Ended>
+INGOT_INLINE void finish_square(const float* m, const Finished<Ended>& to, Vec& faults) {
   constexpr int kInputs = inputs_of(Tile), kOutputs = size_of(Tile);
   Vec half[kOutputs][kInputs];
   INGOT_UNROLL for (int j = 0; j < kInputs; ++j) {
@@ -253,23 +268,26 @@ INGOT_INLINE void finish_square(const float* m, float* y, std::int64_t row, Vec&
   INGOT_UNROLL for (int i = 0; i < kOutputs; ++i) {
     Vec t[kOutputs];
     transform_output(half[i], t);
-    INGOT_UNROLL for (int j = 0; j < kOutputs; ++j) store(y + i * row + j * kPanel, t[j]);
+    INGOT_UNROLL for (int j = 0; j < kOutputs; ++j) to.put(i, j, t[j]);
     if (i == 0 || i + 1 == kOutputs) faults = fma(t[0] + t[kOutputs - 1], zero(), faults);
   }
 }
 
-/// A tile's outputs for one panel, `row` floats from row to row; whether its corners are finite.
-template <WinogradTile Tile>
-INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
+/// A tile's outputs for one panel, `row` floats from row to row and `pixel` from pixel to pixel, with the clamp or as they are; whether its
+/// corners are finite.
+template <WinogradTile Tile, bool Ended>
+INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row, std::int64_t pixel, [[maybe_unused]] const Clamp* clamp) {
   Vec faults = zero();
-  for (int c = 0; c < kPanel; c += kLanes, m += kLanes, y += kLanes) {
+  for (int c = 0; c < kPanel; c += kLanes, m += kLanes) {
+    Finished<Ended> to{y + c, row, pixel, zero(), zero(), zero()};
+    if constexpr (Ended) to.bias = load(clamp->bias + c), to.low = broadcast(clamp->low), to.high = broadcast(clamp->high);
     if constexpr (Tile == WinogradTile::square_4) {
-      finish_rows<false>(m, y, row, faults);
-      finish_rows<true>(m, y, row, faults);
+      finish_rows<false>(m, to, faults);
+      finish_rows<true>(m, to, faults);
     } else if constexpr (is_line(Tile)) {
-      finish_line<Tile>(m, y, is_down(Tile) ? row : kPanel, faults);
+      finish_line<Tile>(m, to, faults);
     } else {
-      finish_square<Tile>(m, y, row, faults);
+      finish_square<Tile>(m, to, faults);
     }
   }
   return !any(is_nan(faults));
@@ -322,16 +340,29 @@ INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std
   constexpr std::int64_t kRow = kRunPixels * kPanel;
   for (int i = 0; i < run; ++i) {
     float* y = job.finished + i * width_of(Tile) * kPanel;
-    if (!finish_tile<Tile>(m + i * job.m_tile, y, kRow))
+    if (!finish_tile<Tile, false>(m + i * job.m_tile, y, kRow, kPanel, nullptr))
       with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) { finish_tile_directly<T>(job, tile + i, panel, y, kRow); });
   }
   const Corner corner = corner_of(job, tile);
   const int pixels = (int)smaller(run * width_of(Tile), job.out_width - corner.column);
   const std::int64_t column = panel * kPanel;
-  for (std::int64_t i = 0; i < smaller(height_of(Tile), job.out_height - corner.row); ++i) {
-    const std::int64_t at = corner.image * job.out_image + (corner.row + i) * job.out_line + corner.column * job.epilogue.apart;
-    run_epilogue(job.epilogue, epilogue, job.finished + i * kRow, kPanel, at, pixels, column, smaller(kPanel, job.outputs - column));
-  }
+  for (std::int64_t i = 0; i < smaller(height_of(Tile), job.out_height - corner.row); ++i)
+    run_epilogue(job.epilogue, epilogue, job.finished + i * kRow, kPanel, row_of(job, corner) + i * job.out_line, pixels, column,
+                 smaller(kPanel, job.outputs - column));
+}
+
+/// The same of tiles that end with a clamp, those that are whole in their registers.
+template <WinogradTile Tile>
+INGOT_INLINE void finish_run_with(const Clamp& clamp, const WinogradJob& job, EpilogueTile& epilogue, std::int64_t tile, int run,
+                                  std::int64_t panel, const float* m) {
+  const Corner corner = corner_of(job, tile);
+  if (corner.row + height_of(Tile) > job.out_height || corner.column + run * width_of(Tile) > job.out_width)
+    return finish_run<Tile>(job, epilogue, tile, run, panel, m);
+  const TileOperand& out = job.epilogue.out;
+  const std::int64_t row = job.out_line * out.row_stride, pixel = job.epilogue.apart * out.row_stride;
+  float* y = (float*)out.data + row_of(job, corner) * out.row_stride + panel * kPanel;
+  for (int i = 0; i < run; ++i, m += job.m_tile, y += width_of(Tile) * pixel)
+    if (!finish_tile<Tile, true>(m, y, row, pixel, &clamp)) finish_run<Tile>(job, epilogue, tile + i, 1, panel, m);
 }
 
 /// The transformed weights of 32 outputs at a value of k: a row of them, or every second bfloat16 of one.
@@ -483,17 +514,33 @@ void transform_inputs(const WinogradJob& job) {
   });
 }
 
+/// Whether the outputs of a panel are whole rows of floats, and the expression is a clamp: which.
+inline bool ends_with_clamp(const WinogradJob& job, const EpilogueTile& epilogue, std::int64_t panel, Clamp& clamp) {
+  const std::int64_t column = panel * kPanel;
+  if (job.epilogue.out.dtype != DType::float32 || job.outputs - column < kPanel) return false;
+  TileOperand extras[kMaxInputs];
+  for (int i = 0; i < job.epilogue.extra_count; ++i) extras[i] = moved(job.epilogue.extras[i], 0, 1, column);
+  EpilogueJob there = job.epilogue;
+  there.extras = extras;
+  return clamp_of(there, epilogue, kPanel, clamp);
+}
+
 template <WinogradTile Tile>
 INGOT_INLINE void finish_outputs(const WinogradJob& job, std::int64_t first, int panels) {
   constexpr std::int64_t kMost = kRunPixels / width_of(Tile);
   EpilogueTile epilogue;
   begin_epilogue(job.epilogue, epilogue);
-  for (int tile = 0, run; tile < job.tiles; tile += run) {
-    const std::int64_t at = job.first_tile + tile, left = smaller(job.tiles_across - at % job.tiles_across, job.tiles - tile);
-    const std::int64_t runs = (left + kMost - 1) / kMost;
-    run = (int)((left + runs - 1) / runs);
-    for (int panel = 0; panel < panels; ++panel)
-      finish_run<Tile>(job, epilogue, at, run, first + panel, job.m + (panel * job.tiles + tile) * job.m_tile);
+  for (int panel = 0; panel < panels; ++panel) {
+    Clamp clamp;
+    const bool clamped = ends_with_clamp(job, epilogue, first + panel, clamp);
+    for (int tile = 0, run; tile < job.tiles; tile += run) {
+      const std::int64_t at = job.first_tile + tile, left = smaller(job.tiles_across - at % job.tiles_across, job.tiles - tile);
+      const std::int64_t runs = (left + kMost - 1) / kMost;
+      run = (int)((left + runs - 1) / runs);
+      const float* const m = job.m + (panel * job.tiles + tile) * job.m_tile;
+      if (clamped) finish_run_with<Tile>(clamp, job, epilogue, at, run, first + panel, m);
+      else finish_run<Tile>(job, epilogue, at, run, first + panel, m);
+    }
   }
 }
 
