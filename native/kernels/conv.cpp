@@ -20,6 +20,7 @@
 
 #include "grouped.h"
 #include "level/image.h"
+#include "level/raised_lines.h"
 #include "narrow.h"
 #include "product.h"
 #include "window.h"
@@ -101,9 +102,11 @@ class Convolution : public Kernel {
   /// Of a product by this window, whose output has that many pixels in each of its images.
   std::size_t scratch(const Window& window, const TensorView& x, const Sizes& out, int threads) const {
     const std::int64_t k = window.positions() * p_.group_channels(), rows = x.shape[0] * out[0] * out[1] * out[2];
-    const ImagePlan image = image_of(patches_of(window, x, out, 0), x);
-    const std::size_t product = image.lines > 0 ? bytes_of_layout<ImageMemory>(image)
-                                                : product_scratch(blocking_of(product_.blocking, p_.order), rows, p_.group_units(), k, 1, threads);
+    const Patches patches = patches_of(window, x, out, 0);
+    const ImagePlan image = image_of(patches, x);
+    std::size_t product = image.lines > 0 ? bytes_of_layout<ImageMemory>(image)
+                                          : product_scratch(blocking_of(product_.blocking, p_.order), rows, p_.group_units(), k, 1, threads);
+    if (product_.raises) product = std::max(product, static_cast<std::size_t>(raised_lines(patches).bytes()));
     return bytes_of_layout<ProductMemory>(PackedWeight(p_.dtype, k), epilogue_, product);
   }
 

@@ -1,4 +1,4 @@
-"""Rows of int8 without a negative value, which are read in place, with one, and by the range of their values."""
+"""Rows of int8 without a negative value, which are read in place, with some (lines are copied), and by their range."""
 
 from __future__ import annotations
 
@@ -41,19 +41,23 @@ WINDOWS: list[tuple[str, int, Sizes, int, int, Window]] = [
     ("groups", 2, (9, 16), 24, 66, square(3, 1, 1, groups=3)),
     ("three dimensions", 1, (3, 4, 9), 4, 9, square(3, 1, 1, rank=3)),
     ("three channels", 1, (9, 11), 3, 32, square(3, 1, 1)),
+    ("lines of several passes", 1, (31, 301), 12, 33, square(3, 1, 1)),
+    ("lines of several passes, stride 2", 2, (61, 201), 20, 32, square(3, 2, 1)),
+    ("images of several passes", 40, (11, 13), 64, 32, square(3, 1, 1)),
+    ("most of a window outside", 1, (3, 12), 8, 32, square(7, 1, 5)),
 ]
 
 
 @pytest.mark.parametrize(
     ("n", "sizes", "channels", "outputs", "over"), [c[1:] for c in WINDOWS], ids=[c[0] for c in WINDOWS]
 )
-@pytest.mark.parametrize("negative", ["no", "the last", "the first"])
+@pytest.mark.parametrize("negative", ["no", "the last", "the first", "half"])
 def test_windows(n: int, sizes: Sizes, channels: int, outputs: int, over: Window, negative: str) -> None:
-    """With one negative value or none; where it is met decides how many passes were read in place."""
+    """Without a negative value, with one, whose place decides how many passes are read in place, and with many."""
     rng = np.random.default_rng(outputs)
-    x = rng.integers(0, 128, (n, *sizes, channels), np.int8)
+    x = rng.integers(-128 if negative == "half" else 0, 128, (n, *sizes, channels), np.int8)
     w = wholes(rng, (outputs, *over.kernel, channels // over.groups))
-    if negative != "no":
+    if negative.startswith("the"):
         x.reshape(-1)[-1 if negative == "the last" else 0] = -128
     exact = reference(x, w, over)[0].astype(np.float32)
     for threads in (1, 2, 3):
@@ -87,11 +91,12 @@ def test_a_negative_value_in_any_joined_line(taps: int) -> None:
 @pytest.mark.parametrize("name", ["int8", "a residual", "relu", "beyond its zero point", "twice"])
 @pytest.mark.parametrize("case", [0, 1, 3, 5, 14], ids=lambda at: WINDOWS[at][0])
 @pytest.mark.parametrize("outside", [0, 5])
-def test_ends(name: str, case: int, outside: int) -> None:
+@pytest.mark.parametrize("least", [0, -128])
+def test_ends(name: str, case: int, outside: int, least: int) -> None:
     """What ends such rows, beside a number around x too, which lets no tap be left out."""
     _, n, sizes, channels, outputs, over = WINDOWS[case]
     rng = np.random.default_rng(case)
-    x = rng.integers(0, 128, (n, *sizes, channels), np.int8)
+    x = rng.integers(least, 128, (n, *sizes, channels), np.int8)
     w = wholes(rng, (outputs, *over.kernel, channels))
     sums = reference(x.astype(np.float64) - outside, w, over)[0]
     sums += outside * w.reshape(outputs, -1).sum(1, dtype=np.int64)
@@ -105,12 +110,13 @@ def test_ends(name: str, case: int, outside: int) -> None:
 
 @pytest.mark.parametrize("offset", [4, 5])
 @pytest.mark.parametrize("more", [8, 7])
-def test_strided_windows(offset: int, more: int) -> None:
+@pytest.mark.parametrize("least", [0, -128])
+def test_strided_windows(offset: int, more: int, least: int) -> None:
     """Some channels of a wider tensor, every other line of it, at whole quads and between them."""
     rng = np.random.default_rng(more)
     channels, over = 16, square(3, 1, 1)
     every = channels + more
-    wide, w = rng.integers(0, 128, (2, 12, 19, every), np.int8), wholes(rng, (40, 3, 3, channels))
+    wide, w = rng.integers(least, 128, (2, 12, 19, every), np.int8), wholes(rng, (40, 3, 3, channels))
     x = View(wide, (2, 6, 19, channels), (12 * 19 * every, 2 * 19 * every, every, 1), offset % (more + 1))
     first = offset % (more + 1)
     exact = reference(wide[:, ::2, :, first : first + channels], w, over)[0].astype(np.float32)

@@ -91,7 +91,7 @@ const MatmulTable matmul_table = {
     .bfloat16 = {run_job<Pairs>, Pairs::blocking, 2, pack_panel<std::uint16_t, 2>, run_small},
     .grouped_bfloat16 = run_grouped<PairWords>,
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-    .int8 = {run_quads, Quads::blocking},
+    .int8 = {.run = run_quads, .blocking = Quads::blocking, .raises = true},
     .int8_int4 = {run_job<Nibbles>, Nibbles::blocking},
 #if defined(__AVX512VNNI__)
     .grouped_int8 = run_grouped<QuadWords>,

@@ -154,7 +154,7 @@ struct MatmulJob {
   int parts;
   std::int64_t columns;        // outputs from the first unit's first one on; the last unit may have fewer than 32
   EpilogueJob epilogue;        // values: `parts` accumulators
-  std::byte* scratch;          // matmul_scratch() bytes, aligned to 64
+  std::byte* scratch;          // matmul_scratch() bytes, and at least those of raised lines; aligned to 64
 };
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -234,6 +234,7 @@ struct PackedProduct {
   void (*pack)(const PanelJob& job) = nullptr;
   void (*small)(const SmallProducts& job) = nullptr;  // null: small matrices go by run too
   bool tiles = false;  // whether run multiplies by tiles, and takes jobs with an image
+  bool raises = false;  // whether run copies lines of x where values have signs (raised_lines.h)
   bool (*in_place)(const MatmulJob& job) = nullptr;  // whether run reads rows from where they lie, by a job's sizes; null: it packs all
   explicit operator bool() const { return run != nullptr; }
 };

@@ -26,7 +26,7 @@ struct RowsEnd {
   // What most layers end with, for a register tile of a whole panel: all but `out` may be missing.
   bool direct;
   bool bytes;  // int8: the chain is what most such layers end with; then each panel says whether it is direct
-  bool halves;  // the same of bfloat16, and every whole panel is
+  bool floats;  // the same of float32 or bfloat16, and every whole panel is
   TileOperand bias, residual, out;
   const float* low;            // 16 times: values are at least this
 
@@ -37,7 +37,7 @@ struct RowsEnd {
   /// Puts it at columns of the job's output.
   void place(std::int64_t from, std::int64_t columns) { column = from, width = smaller(columns, job->columns - from); }
   /// Of int8: whether tiles end the panel there in registers.
-  bool ends_panel() const { return width == kPanel && (halves || (bytes && is_bounded_panel())); }
+  bool ends_panel() const { return width == kPanel && (floats || (bytes && is_bounded_panel())); }
 };
 
 struct PlacedRows;
@@ -323,12 +323,13 @@ INGOT_INLINE bool ends_bytes(const RowsEnd& end) {
          (chain.residual < 0 || (end.extra(chain.residual)->dtype == DType::int8 && !chain.links[chain.residual].rounded));
 }
 
-/// The same with a number of each row and a residual of bfloat16 or int8, which gives bfloat16.
-INGOT_INLINE bool ends_halves(const RowsEnd& end) {
+/// The same with a number of each row and a residual of int8 or of the result's type, float32 or bfloat16.
+INGOT_INLINE bool ends_floats(const RowsEnd& end) {
   const Chain& chain = end.chain;
-  return kEndsBounded && chain.rows != nullptr && !chain.gelu && !chain.ending.present && end.job->epilogue.out.dtype == DType::bfloat16 &&
+  const DType out = end.job->epilogue.out.dtype;
+  return kEndsBounded && chain.rows != nullptr && !chain.gelu && !chain.ending.present && (out == DType::float32 || out == DType::bfloat16) &&
          end.job->places == nullptr &&
-         (chain.residual < 0 || end.extra(chain.residual)->dtype == DType::bfloat16 || end.extra(chain.residual)->dtype == DType::int8);
+         (chain.residual < 0 || end.extra(chain.residual)->dtype == out || end.extra(chain.residual)->dtype == DType::int8);
 }
 
 /// Whether the block products can end the job's rows: with a chain of the sums of one part.
@@ -340,7 +341,7 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
   for (int i = 0; i < job.epilogue.extra_count; ++i) in[1 + i] = job.epilogue.extras[i];
   end.job = &job;
   if (!chain_of(job.epilogue.code, in, job.epilogue.out, end.chain)) return false;
-  if constexpr (Kind::integers) end.bytes = ends_bytes(end), end.halves = ends_halves(end), end.direct = false;
+  if constexpr (Kind::integers) end.bytes = ends_bytes(end), end.floats = ends_floats(end), end.direct = false;
   else end.direct = sizeof(typename Kind::Source) > 1 && is_direct<typename Kind::Source>(job, end);
   return true;
 }

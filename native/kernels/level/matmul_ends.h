@@ -116,9 +116,9 @@ INGOT_INLINE void end_bytes(const RowsEnd& end, Vec (&a)[R][2], int row) {
   else store_all(Flag<false>());
 }
 
-/// The same where they become bfloat16: scales, a number of each row, biases, a residual of bfloat16 or int8, and a lower limit.
-template <int R>
-INGOT_INLINE void end_halves(const RowsEnd& end, Vec (&a)[R][2], int row) {
+/// The same where they become T, float32 or bfloat16: scales, a number of each row, biases, a residual of T or int8, and a lower limit.
+template <class T, int R>
+INGOT_INLINE void end_floats(const RowsEnd& end, Vec (&a)[R][2], int row) {
   const Chain& chain = end.chain;
   const std::int64_t first = end.first_row + row;
   each_shared(end, 0, a, [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
@@ -134,7 +134,7 @@ INGOT_INLINE void end_halves(const RowsEnd& end, Vec (&a)[R][2], int row) {
     add_bytes_of(end, a, row);
   } else if (chain.residual >= 0) {
     const TileOperand& residual = *end.extra(chain.residual);
-    const bfloat16* from = (const bfloat16*)residual.data + first * residual.row_stride + end.column;
+    const T* from = (const T*)residual.data + first * residual.row_stride + end.column;
     INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
       INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + load(from + c * kLanes);
     }
@@ -146,7 +146,7 @@ INGOT_INLINE void end_halves(const RowsEnd& end, Vec (&a)[R][2], int row) {
     }
   }
   const TileOperand& out = end.job->epilogue.out;
-  bfloat16* y = (bfloat16*)out.data + first * out.row_stride + end.column;
+  T* y = (T*)out.data + first * out.row_stride + end.column;
   INGOT_UNROLL for (int r = 0; r < R; ++r, y += out.row_stride) {
     INGOT_UNROLL for (int c = 0; c < 2; ++c) store(y + c * kLanes, a[r][c]);
   }

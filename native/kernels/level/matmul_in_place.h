@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kShortestLine = 7;  // of output pixels: tiles of fewer would wait for their own sums
 constexpr std::int64_t kLongestLine = 1 << 30;  // of x, in bytes
-constexpr int kMostTiles = 128;            // of a pass
+constexpr int kMostTiles = 256;            // of a pass
 constexpr std::int64_t kMostRows = 512;
 
 /// Rows of a register tile, all in one line.
@@ -37,6 +37,9 @@ struct PlacedRows {
   int count;
   PlacedTile tiles[kMostTiles];
 };
+
+/// Whether tiles of up to `height` rows are low in lines of that many output pixels.
+INGOT_INLINE bool leaves_low(std::int64_t pixels, int height) { return 8 * pixels < 5 * height * ((pixels + height - 1) / height); }
 
 /// Whether a job's rows can be read from where they lie, and gain by it, in tiles of up to `height` rows; and how they lie. Weights come from
 /// beyond L1 for each tile then, not once for all rows of a pass: what has no taps to leave out gains while they are small only, and so do lines
@@ -78,8 +81,7 @@ inline bool lies_in_place(const MatmulJob& job, int height, PlacedRows& placed) 
   placed.right = (int)outside(p.out[2] - 1, true);
   placed.joined = along.kernel == 1 && along.stride == 1 && along.before == 0 && p.out[2] == along.size && down.stride == 1 && down.dilation == 1 &&
                   p.x_stride[1] == along.size * p.x_stride[2];
-  const std::int64_t line = placed.joined ? p.out[1] * p.out[2] : p.out[2], tiles = (line + height - 1) / height;
-  const bool low = 8 * line < 5 * height * tiles, leaves_out = placed.left != 0 && placed.right != 0;
+  const bool low = leaves_low(placed.joined ? p.out[1] * p.out[2] : p.out[2], height), leaves_out = placed.left != 0 && placed.right != 0;
   if ((low || (job.k > kLong && placed.lines * placed.taps == 1)) && !leaves_out) return false;
   if (outside(1, false) != 0 || outside(p.out[2] - 2, true) != 0 || placed.left + placed.right > along.kernel) return false;
   const std::int64_t lowest = (p.out[1] - 1) * down.stride + (down.kernel - 1) * down.dilation - down.before;

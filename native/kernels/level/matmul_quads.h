@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "matmul_in_place.h"
+#include "matmul_raised.h"
 #include "matmul_register_tile.h"
 #include "quads.h"
 
@@ -147,14 +148,16 @@ INGOT_INLINE void add_quads(Vec (&a)[R][C], const std::byte* x, std::int64_t str
   }
 }
 
-/// The sums of a tile of R rows, from where they lie, by C vectors of a panel from `w` on.
+/// The sums of a tile of R rows, from where they lie, by C vectors of a panel from its `column` on.
 template <int R, int C>
-INGOT_INLINE void tile_in_place(const BlockProduct& p, const std::byte* w, const Sums& sums) {
+INGOT_INLINE void tile_in_place(const BlockProduct& p, int column, const Sums& sums) {
   const PlacedRows& placed = *p.placed;
   const PlacedTile& tile = *p.tile;
+  const std::byte* w = p.w + column * 4;
   Vec a[R][C];
-  INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = zero();
+  INGOT_UNROLL for (int c = 0; c < C; ++c) {
+    const Vec start = p.starts == nullptr ? zero() : load((const float*)(p.starts + column + c * kLanes));
+    INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = start;
   }
   const std::int64_t of_tap = placed.quads * 128;
   w += tile.first_line * placed.taps * of_tap;
@@ -178,16 +181,17 @@ INGOT_INLINE void tile_in_place(const BlockProduct& p, const std::byte* w, const
 template <int R>
 void tile_of_rows(const BlockProduct& p, int, const Sums& sums, const Ahead&) {
   if constexpr (R * 2 * kVecRegisters <= kAccumulatorRegisters) {
-    tile_in_place<R, 2>(p, p.w, sums);
+    tile_in_place<R, 2>(p, 0, sums);
   } else {
-    tile_in_place<R, 1>(p, p.w, sums);
-    tile_in_place<R, 1>(p, p.w + 64, sums.moved(kLanes));
+    tile_in_place<R, 1>(p, 0, sums);
+    tile_in_place<R, 1>(p, kLanes, sums.moved(kLanes));
   }
 }
 
-/// All panels of a job for the tiles of a pass.
-template <int... R>
-INGOT_INLINE void multiply_placed(const MatmulJob& job, const PlacedRows& placed, std::int64_t first_row, RowsEnd& end, std::integer_sequence<int, R...>) {
+/// All panels of a job for the tiles of a pass. `start`, for each tile: what its sums begin with, or null.
+template <class Start, int... R>
+INGOT_INLINE void multiply_placed(const MatmulJob& job, const PlacedRows& placed, std::int64_t first_row, RowsEnd& end, const Start& start,
+                                  std::integer_sequence<int, R...>) {
   static constexpr RowsProduct by_rows[] = {tile_of_rows<R + 1>...};
   BlockProduct product{};
   product.panels = 1;
@@ -202,9 +206,51 @@ INGOT_INLINE void multiply_placed(const MatmulJob& job, const PlacedRows& placed
     end.direct = end.ends_panel();
     for (int i = 0; i < placed.count; ++i) {
       product.tile = &placed.tiles[i];
+      product.starts = start(product.w, i);
       multiply_block(by_rows[product.tile->rows - 1], product, product.tile->row, product.tile->rows, {});
     }
   }
+}
+#endif
+
+#if INGOT_UNSIGNED_QUADS
+/// Rows of a job from the first one on that are read from where they lie, up to the pass that has a negative value; returns the row behind them.
+inline std::int64_t run_in_place(const MatmulJob& job, RowsEnd& end) {
+  PlacedRows placed;
+  std::int64_t row = 0;
+  if (!lies_in_place(job, kRows, placed)) return row;
+  const std::int64_t most = rows_in_place(job, placed, job.units * (job.k / 4 * 128));
+  while (row < job.rows) {
+    const Placed pass = place_rows(job, row, most, kRows, placed);
+    if (!pass.suits) break;
+    multiply_placed(job, placed, row, end, [](const std::byte*, int) -> const std::int32_t* { return nullptr; }, std::make_integer_sequence<int, kRows>());
+    row += pass.rows;
+  }
+  return row;
+}
+#endif
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+/// Rows of a job from that one on by raised lines, if they suit; returns the row behind them.
+inline std::int64_t run_raised(const MatmulJob& job, RowsEnd& end, std::int64_t row) {
+  RaisedLines plan;
+  if (!reads_raised(job, kRows, plan)) return row;
+  PlacedRows placed;
+  place_lines(job, plan, placed);
+  const std::int64_t of_line = placed.taps * placed.quads * 4;  // of k
+  alignas(64) std::int32_t starts[kPanel];
+  while (row < job.rows) {
+    const std::int64_t behind = raise_lines(job, plan, row, kRows, placed);
+    const auto start = [&](const std::byte* w, int i) -> const std::int32_t* {
+      const PlacedTile &tile = placed.tiles[i], &before = placed.tiles[i == 0 ? 0 : i - 1];
+      if (i == 0 || tile.first_line != before.first_line || tile.end_line != before.end_line)
+        start_signed(w + tile.first_line * of_line * kPanel, (int)((tile.end_line - tile.first_line) * of_line), starts);
+      return starts;
+    };
+    multiply_placed(job, placed, row, end, start, std::make_integer_sequence<int, kRows>());
+    row = behind;
+  }
+  return row;
 }
 #endif
 
@@ -212,20 +258,14 @@ INGOT_INLINE void multiply_placed(const MatmulJob& job, const PlacedRows& placed
 inline void run_quads(const MatmulJob& job) {
   RowsEnd end;
   const bool ended = ends_rows<Quads>(job, end);
+  std::int64_t row = 0;
 #if INGOT_UNSIGNED_QUADS
-  PlacedRows placed;
-  if (ended && lies_in_place(job, kRows, placed)) {
-    const std::int64_t most = rows_in_place(job, placed, job.units * (job.k / 4 * 128));
-    for (std::int64_t row = 0; row < job.rows;) {
-      const Placed pass = place_rows(job, row, most, kRows, placed);
-      if (!pass.suits) return run_rows<Quads>(job, end, ended, row, job.rows);
-      multiply_placed(job, placed, row, end, std::make_integer_sequence<int, kRows>());
-      row += pass.rows;
-    }
-    return;
-  }
+  if (ended) row = run_in_place(job, end);
 #endif
-  run_rows<Quads>(job, end, ended, 0, job.rows);
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  if (ended) row = run_raised(job, end, row);
+#endif
+  if (row < job.rows) run_rows<Quads>(job, end, ended, row, job.rows);
 }
 
 }  // namespace

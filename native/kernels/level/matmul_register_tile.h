@@ -182,7 +182,10 @@ INGOT_INLINE void end_sums(const BlockProduct& p, Vec (&a)[R][C], const Sums& su
       }
     }
     if constexpr (C == 2 && kEndsBounded) {
-      if (sums.to == nullptr) return p.end->halves ? end_halves(*p.end, a, sums.row) : end_bytes(*p.end, a, sums.row);
+      if (sums.to == nullptr) {
+        if (!p.end->floats) return end_bytes(*p.end, a, sums.row);
+        return p.end->job->epilogue.out.dtype == DType::float32 ? end_floats<float>(*p.end, a, sums.row) : end_floats<bfloat16>(*p.end, a, sums.row);
+      }
     }
   } else if constexpr (C <= 2) {
     if (sums.to == nullptr) return end_tile<typename Kind::Source>(*p.end, a, sums.row, column);
