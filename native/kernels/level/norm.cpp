@@ -229,21 +229,40 @@ struct Finish {
   Clamp clamp;
   Ending ending;
 
+  /// Of a result of Y, which store_finished rounds to a byte.
   template <class Y, int N>
   __attribute__((always_inline)) void operator()(Vec (&v)[N], const Y*) const {
-    if constexpr (Activation == Step::mish) mish(v);
+    if constexpr (Activation == Step::mish && is_byte<Y>) mish_for_byte(v);
+    else if constexpr (Activation == Step::mish) mish(v);
     if constexpr (Activation == Step::silu) each<N>([&](int i) { v[i] = silu(v[i]); });
-    if constexpr (is_byte<Y>) {
-      each<N>([&](int i) {
-        const Vec scaled = v[i] * broadcast(ending.factor);
-        const Vec held = min(broadcast(ending.high), max(broadcast(ending.low), select(is_nan(scaled), zero(), scaled)));
-        v[i] = round_even(held) + broadcast(ending.zero);
-      });
-    } else if constexpr (Activation == Step::load) {
-      each<N>([&](int i) { v[i] = limited(clamp, v[i]); });
-    }
+    if constexpr (Activation == Step::load && !is_byte<Y>) each<N>([&](int i) { v[i] = limited(clamp, v[i]); });
   }
 };
+
+/// Rows of C vectors each, from column c on.
+template <int C, int N, class F, class Y>
+INGOT_INLINE void store_finished(const F&, Y* y, std::int64_t stride, std::int64_t c, std::int64_t columns, const Vec (&v)[N]) {
+  each<N>([&](int i) { store_tail(y + i / C * stride, c + i % C * kLanes, columns, v[i]); });
+}
+template <int C, int N, class F, class Y>
+  requires is_byte<Y>
+INGOT_INLINE void store_finished(const F& finish, Y* y, std::int64_t stride, std::int64_t c, std::int64_t columns, const Vec (&v)[N]) {
+  if constexpr (C == 2) {
+    constexpr int kRows = N / 2;
+    INGOT_UNROLL for (int r = 0; r < kRows; r += 2) {
+      const int next = r + 1 < kRows ? r + 1 : r;  // one row: twice
+      const Vec two[2][2] = {{v[2 * r], v[2 * r + 1]}, {v[2 * next], v[2 * next + 1]}};
+      store_ended<Y, false, false>(y + r * stride + c, (next - r) * stride, finish.ending, two);
+    }
+  } else {
+    const Ending& ending = finish.ending;
+    each<N>([&](int i) {
+      const Vec scaled = v[i] * broadcast(ending.factor);
+      const Vec held = min(broadcast(ending.high), max(broadcast(ending.low), select(is_nan(scaled), zero(), scaled)));
+      store_tail(y + i * stride, c, columns, round_even(held) + broadcast(ending.zero));
+    });
+  }
+}
 
 #if defined(__AVX512F__)
 constexpr int kRowsAtOnce = 4;
@@ -255,18 +274,28 @@ constexpr int kRowsAtOnce = 1;  // there are registers for no more
 template <class T, class F, class Y>
 void group_normalise_tile(const T* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, const float* center,
                           const float* scale, const float* shift, const F& finish, Y* y, std::int64_t stride) {
-  for (std::int64_t c = 0; c < columns; c += kLanes) {
-    const Vec middle = load_tail(center, c, columns), factor = load_tail(scale, c, columns), term = load_tail(shift, c, columns);
+  const auto band = [&]<int C>(std::int64_t c) __attribute__((always_inline)) {
+    Vec middle[C], factor[C], term[C];
+    each<C>([&](int i) {
+      const std::int64_t at = c + i * kLanes;
+      middle[i] = load_tail(center, at, columns), factor[i] = load_tail(scale, at, columns), term[i] = load_tail(shift, at, columns);
+    });
     const auto some = [&]<int N>(std::int64_t r) __attribute__((always_inline)) {
-      Vec v[N];
-      each<N>([&](int i) { v[i] = fma(load_tail(x + (r + i) * x_stride, c, columns) - middle, factor, term); });
+      Vec v[N * C];
+      each<N * C>([&](int i) {
+        v[i] = fma(load_tail(x + (r + i / C) * x_stride, c + i % C * kLanes, columns) - middle[i % C], factor[i % C], term[i % C]);
+      });
       finish(v, y);
-      each<N>([&](int i) { store_tail(y + (r + i) * stride, c, columns, v[i]); });
+      store_finished<C>(finish, y + r * stride, stride, c, columns, v);
     };
     std::int64_t r = 0;
     for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) some.template operator()<kRowsAtOnce>(r);
     for (; r < rows; ++r) some.template operator()<1>(r);
-  }
+  };
+  std::int64_t c = 0;
+  if constexpr (kEndsBounded && is_byte<Y>)  // pairs of vectors become bytes in fewer steps, and what a processor looks ahead holds
+    for (; c + 2 * kLanes <= columns; c += 2 * kLanes) band.template operator()<2>(c);
+  for (; c < columns; c += kLanes) band.template operator()<1>(c);
 }
 
 /// All rows at once to y.

@@ -87,6 +87,7 @@ INGOT_INLINE void store(std::uint8_t* p, Vec v) {
 
 INGOT_INLINE Vec sqrt(Vec x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
 INGOT_INLINE Vec quotient(Vec x, Vec y) { return x / y; }
+INGOT_INLINE Vec near_quotient(Vec x, Vec y) { return x / y; }
 INGOT_INLINE Vec round_even(Vec x) {
   return {_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
           _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};

@@ -135,6 +135,7 @@ INGOT_INLINE Lanes4 floor4(Lanes4 v) {
   return r > v ? down : r;
 }
 INGOT_INLINE Vec quotient(Vec x, Vec y) { return x / y; }
+INGOT_INLINE Vec near_quotient(Vec x, Vec y) { return x / y; }
 INGOT_INLINE Vec round_even(Vec x) INGOT_EACH1(Vec, round4(X))
 INGOT_INLINE Vec floor(Vec x) INGOT_EACH1(Vec, floor4(X))
 INGOT_INLINE Vec ceil(Vec x) INGOT_EACH1(Vec, -floor4(-X))
