@@ -31,12 +31,29 @@ std::span<std::byte> hull(const TensorView& view) {
   return {view.as<std::byte>() + low * size, static_cast<std::size_t>((high - low) * size)};
 }
 
-/// Calls use(bytes of one element) for every element.
+/// Calls use(at, bytes) for all elements, those of a line that lie side by side at once.
 template <class Use>
-void each_element(const TensorView& view, int dim, std::byte* at, const Use& use) {
-  if (dim == view.rank) return use(at);
-  const auto step = view.stride[dim] * static_cast<std::int64_t>(size_of(view.dtype));
-  for (std::int64_t i = 0; i < view.shape[dim]; ++i, at += step) each_element(view, dim + 1, at, use);
+void each_line(const TensorView& view, int dim, std::byte* at, const Use& use) {
+  const std::size_t size = size_of(view.dtype);
+  if (dim == view.rank) return use(at, size);
+  if (dim == view.rank - 1 && view.stride[dim] == 1) return use(at, static_cast<std::size_t>(view.shape[dim]) * size);
+  const auto step = view.stride[dim] * static_cast<std::int64_t>(size);
+  for (std::int64_t i = 0; i < view.shape[dim]; ++i, at += step) each_line(view, dim + 1, at, use);
+}
+
+// A loop over bytes that a sanitizer checks one by one takes 1 to 2.6 ns for each, memcmp a fiftieth of that.
+
+/// The first of the bytes that differs from those at `other`, or null.
+const std::byte* first_changed(std::span<const std::byte> bytes, const std::byte* other) {
+  if (bytes.empty() || std::memcmp(bytes.data(), other, bytes.size()) == 0) return nullptr;
+  return &*std::mismatch(bytes.begin(), bytes.end(), other).first;
+}
+
+/// The first of the bytes that is not `value`, or null.
+const std::byte* first_other(std::span<const std::byte> bytes, std::byte value) {
+  if (bytes.empty()) return nullptr;
+  if (bytes.front() == value && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0) return nullptr;
+  return &*std::find_if(bytes.begin(), bytes.end(), [&](std::byte found) { return found != value; });
 }
 
 [[noreturn]] void report(const Step& step, const char* where, std::size_t offset) {
@@ -120,20 +137,16 @@ void RedZones::end_step(const StagePlan& plan, const Step& step, std::byte* aren
   close(in_);  // those of earlier stages' arenas
   open_memory(arena, plan.arena_bytes);
   for (const TensorView& view : out_) {
-    const std::size_t size = size_of(view.dtype);
-    each_element(view, 0, view.as<std::byte>(), [&](const std::byte* at) {
-      std::memcpy(before_.data() + (at - arena), at, size);
+    if (view.elements() == 0) continue;
+    each_line(view, 0, view.as<std::byte>(), [&](const std::byte* at, std::size_t bytes) {
+      std::memcpy(before_.data() + (at - arena), at, bytes);
     });
   }
-  const auto differs = std::mismatch(before_.begin(), before_.end(), arena).first;
-  if (differs != before_.end())
-    report(step, "in the buffers", static_cast<std::size_t>(differs - before_.begin()));
+  if (const std::byte* const changed = first_changed(before_, arena))
+    report(step, "in the buffers", static_cast<std::size_t>(changed - before_.data()));
   for (const Block& block : blocks_) {
-    const std::byte* const end = block.data + block.all;
-    const std::byte* const changed =
-        std::find_if(static_cast<const std::byte*>(block.data) + block.bytes, end,
-                     [](std::byte value) { return value != kCanary; });
-    if (changed != end) report(step, "behind working memory", static_cast<std::size_t>(changed - block.data));
+    if (const std::byte* const changed = first_other({block.data + block.bytes, block.all - block.bytes}, kCanary))
+      report(step, "behind working memory", static_cast<std::size_t>(changed - block.data));
   }
   close_memory(arena, plan.arena_bytes);
 }
