@@ -13,7 +13,7 @@ constexpr int kTokenGroup = 16;      // tokens whose K vectors are stored transp
 constexpr int kChunkTokens = 64;     // one step of the online softmax; chunks start at multiples of it
 constexpr int kChunkGroups = kChunkTokens / kTokenGroup;
 constexpr int kSegmentTokens = 512;  // a row's results of each such piece of its context are added in order
-constexpr int kRowBlock = 96;        // most query rows of one task of paged attention
+constexpr int kRowBlock = 192;       // most query rows of one task of paged attention
 constexpr int kScoreRows = 80;       // rows of scores: a register tile has 6, AMX tiles three blocks of 16, and two of low digits
 constexpr int kMaxHeadDim = 512;
 

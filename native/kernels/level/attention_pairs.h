@@ -132,18 +132,20 @@ INGOT_INLINE Vec near_power_of_two(Vec y) {
   return ldexp_rounded(p, y);  // rounds y down
 }
 
-/// Turns scores into weights of bfloat16, in their place, and adds those up.
-template <class Scores>
-INGOT_INLINE void put_pairs(const Parts& p, int r, float* scores, const Vec (&x)[kChunkGroups], Vec maximum) {
+/// Turns the scores of a row, all of its V groups of tokens from the first on, into weights of bfloat16 and adds those to its sums of weights.
+template <class Scores, int V>
+INGOT_INLINE void put_pairs(float* sums, float* weights, const Vec (&x)[V], Vec maximum) {
   const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
-  __m512 weight = load(p.weight + r * kTokenGroup).v;
-  INGOT_UNROLL for (int g = 0; g < kChunkGroups; g += 2) {
-    const Vec a = near_power_of_two(Scores::exponent(x[g] - maximum)), b = near_power_of_two(Scores::exponent(x[g + 1] - maximum));
+  __m512 sum = load(sums).v;
+  INGOT_UNROLL for (int g = 0; g < V; g += 2) {
+    const Vec a = near_power_of_two(Scores::exponent(x[g] - maximum));
+    Vec b = zero();
+    if (g + 1 < V) b = near_power_of_two(Scores::exponent(x[g + 1] - maximum));
     const __m512bh pairs = _mm512_cvtne2ps_pbh(b.v, a.v);
-    weight = _mm512_dpbf16_ps(weight, pairs, ones);
-    store(scores + g / 2 * kTokenGroup, {(__m512)pairs});
+    sum = _mm512_dpbf16_ps(sum, pairs, ones);
+    store(weights + g / 2 * kTokenGroup, {(__m512)pairs});
   }
-  store(p.weight + r * kTokenGroup, {weight});
+  store(sums, {sum});
 }
 
 /// R rows from r on that see the whole chunk, with one bias.
@@ -159,7 +161,7 @@ INGOT_INLINE void weigh_whole_pairs(const AttentionTask& task, const Parts& p, i
     INGOT_UNROLL for (int g = 1; g < kChunkGroups; ++g) best = max(best, x[i][g]);
     maximum[i] = raise_maximum<Scores>(p, r + i, best);
   }
-  INGOT_UNROLL for (int i = 0; i < R; ++i) put_pairs<Scores>(p, r + i, scores + i * kChunkTokens, x[i], maximum[i]);
+  INGOT_UNROLL for (int i = 0; i < R; ++i) put_pairs<Scores>(p.weight + (r + i) * kTokenGroup, scores + i * kChunkTokens, x[i], maximum[i]);
 }
 
 /// A row that sees a part; the other tokens' weights are 0.
@@ -175,7 +177,142 @@ void weigh_some_pairs(const AttentionTask& task, const Parts& p, int r, float* s
     x[g] = select(token < broadcast((float)(seen.last - g * kTokenGroup)), x[g], nothing);
     best = max(best, x[g]);
   }
-  put_pairs<Scores>(p, r, scores, x, raise_maximum<Scores>(p, r, best));
+  put_pairs<Scores>(p.weight + r * kTokenGroup, scores, x, raise_maximum<Scores>(p, r, best));
+}
+
+// ---- whole tiles ----
+
+/// sum[r][v] += a[r] times b[v], which are `count` pairs. A line at `ahead` is fetched with each.
+template <int R, int V>
+INGOT_INLINE void add_products(Vec (&sum)[R][V], const float* a, std::int64_t a_stride, const float* const (&b)[V], std::int64_t b_stride, int count,
+                               const std::byte* ahead) {
+  for (std::int64_t k = 0; k < count; ++k) {
+    Vec column[V];
+    INGOT_UNROLL for (int v = 0; v < V; ++v) column[v] = load(b[v] + k * b_stride);
+    __builtin_prefetch(ahead + k * 64, 0, 3);
+    INGOT_UNROLL for (int i = 0; i < R; ++i) {
+      const Vec row = broadcast(a[i * a_stride + k]);
+      INGOT_UNROLL for (int v = 0; v < V; ++v) sum[i][v] = step<Pair>(row, column[v], sum[i][v]);
+    }
+  }
+}
+
+/// kTileRows rows from r on whose scores have become weights, of the pairs [first, last) of tokens.
+struct WeighedTile {
+  int r;
+  const float* weights;
+  int first, last;
+};
+
+template <int V>
+INGOT_INLINE void add_columns(const Parts& p, const WeighedTile& tile, int at, const std::byte* ahead) {
+  const std::int64_t width = p.value_width;
+  float* const to = p.sum + tile.r * width + at;
+  const float* b[V];
+  Vec sum[kTileRows][V];
+  INGOT_UNROLL for (int v = 0; v < V; ++v) b[v] = p.v + tile.first * width + at + v * kLanes;
+  INGOT_UNROLL for (int i = 0; i < kTileRows; ++i)
+    INGOT_UNROLL for (int v = 0; v < V; ++v) sum[i][v] = load(to + i * width + v * kLanes);
+  add_products(sum, tile.weights + tile.first, kChunkTokens, b, width, tile.last - tile.first, ahead);
+  INGOT_UNROLL for (int i = 0; i < kTileRows; ++i)
+    INGOT_UNROLL for (int v = 0; v < V; ++v) store(to + i * width + v * kLanes, sum[i][v]);
+}
+
+/// Adds the weighted values of a tile.
+void add_tile(const Parts& p, const WeighedTile& tile, const std::byte* ahead) {
+  int at = 0;
+  for (; at + 4 * kLanes <= p.value_width; at += 4 * kLanes, ahead += kPairs * 64) add_columns<4>(p, tile, at, ahead);
+  if (at + 2 * kLanes <= p.value_width) add_columns<2>(p, tile, at, ahead), at += 2 * kLanes;
+  if (at < p.value_width) add_columns<1>(p, tile, at, ahead);
+}
+
+/// raise_maximum of a tile's rows, whose scores of V groups lie at `scores`.
+template <class Scores, int V>
+__attribute__((noinline)) void raise_maxima(const Parts& p, int r, const float* scores, float* maximum) {
+  for (int i = 0; i < kTileRows; ++i, scores += kChunkTokens) {
+    Vec best = load(scores);
+    INGOT_UNROLL for (int g = 1; g < V; ++g) best = max(best, load(scores + g * kTokenGroup));
+    const float before = p.maximum[r + i], greatest = reduce_max(best);
+    if (greatest > before + Scores::kSlack) raise_to<Scores>(p, r + i, greatest);
+    maximum[i] = p.maximum[r + i] == -__builtin_inff() ? 0.0f : p.maximum[r + i];
+  }
+}
+
+/// The weights of a tile for the first V groups of the chunk. seen: what its rows see, which is not looked at where that is all of the chunk.
+template <class Scores, int V, bool kWhole>
+INGOT_INLINE void weigh_tile(const AttentionTask& task, const Parts& p, const Operands& o, int r, float* weights, const Seen* seen, const std::byte* ahead) {
+  const float* k[V];
+  Vec x[kTileRows][V];
+  const int first = kWhole ? 0 : seen[0].first / kTokenGroup;  // groups before it need not be there
+  INGOT_UNROLL for (int g = 0; g < V; ++g) k[g] = (const float*)o.k[g < first ? first : g];
+  INGOT_UNROLL for (int i = 0; i < kTileRows; ++i)
+    INGOT_UNROLL for (int g = 0; g < V; ++g) x[i][g] = zero();
+  add_products(x, p.q + (std::int64_t)r * p.width, p.width, k, kTokenGroup, task.head_dim / 2, ahead);
+  const float* maximum = p.maximum + r;
+  __mmask16 above = 0;
+  INGOT_UNROLL for (int i = 0; i < kTileRows; ++i) {
+    INGOT_UNROLL for (int g = 0; g < V; ++g) {
+      x[i][g] = Scores::score(task, x[i][g], p.bias + g * kTokenGroup);
+      if (!kWhole) x[i][g].v = _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), seen[i].lanes(g), x[i][g].v);
+    }
+    Vec best = x[i][0];
+    INGOT_UNROLL for (int g = 1; g < V; ++g) best = max(best, x[i][g]);
+    above = (__mmask16)(above | _mm512_cmp_ps_mask(best.v, broadcast(maximum[i] + Scores::kSlack).v, _CMP_NLT_UQ));
+  }
+  float raised[kTileRows];
+  if (__builtin_expect(above != 0, 0)) {
+    INGOT_UNROLL for (int i = 0; i < kTileRows; ++i)
+      INGOT_UNROLL for (int g = 0; g < V; ++g) store(weights + i * kChunkTokens + g * kTokenGroup, x[i][g]);
+    raise_maxima<Scores, V>(p, r, weights, raised);
+    maximum = raised;
+    INGOT_UNROLL for (int i = 0; i < kTileRows; ++i)
+      INGOT_UNROLL for (int g = 0; g < V; ++g) x[i][g] = load(weights + i * kChunkTokens + g * kTokenGroup);
+  }
+  float* const sums = p.weight + r * kTokenGroup;
+  INGOT_UNROLL for (int i = 0; i < kTileRows; ++i) put_pairs<Scores>(sums + i * kTokenGroup, weights + i * kChunkTokens, x[i], broadcast(maximum[i]));
+}
+
+/// Whether rows go by tiles of kTileRows that keep their scores in registers: many rows, with one bias for all. (Few fetch more of what lies ahead
+/// with each tile.)
+bool in_whole_tiles(const AttentionTask& task) {
+  return task.rows > 3 * kTileRows && (task.mask.data == nullptr || same_for_all_rows(task));
+}
+
+/// The first `tiles` tiles of the task's rows. Scores leave the registers as weights only. A tile's values are added behind the next one's weights:
+/// the processor finds products to do while those wait for one another.
+template <class Scores, class After>
+void attend_tiles(const AttentionTask& task, const Parts& p, const Operands& o, std::int64_t start, int tiles, const After& after) {
+  std::int64_t next = task.position + task.first_row / task.group + 1 - start;
+  const std::int64_t end = task.tokens - start;
+  int head = (int)(task.first_row % task.group);
+  WeighedTile before{};
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int r = tile * kTileRows;
+    Seen seen[kTileRows];
+    for (int i = 0; i < kTileRows; ++i) {
+      seen[i] = {within_chunk(next - task.window), within_chunk(next < end ? next : end)};
+      if (++head == task.group) head = 0, ++next;
+    }
+    const Seen any{seen[0].first, seen[kTileRows - 1].last}, every{seen[kTileRows - 1].first, seen[0].last};
+    for (int i = 0; i < kTileRows; ++i) after(r + i, task.rows);
+    if (any.none()) continue;
+    const int ahead = tile * kChunkGroups / tiles;
+    float* const weights = p.scores + tile % 2 * kTileRows * kChunkTokens;
+    const std::byte* const k_ahead = (const std::byte*)o.k_ahead[ahead];
+    if (every.whole()) {
+      weigh_tile<Scores, 4, true>(task, p, o, r, weights, seen, k_ahead);
+    } else {
+      switch ((any.last + kTokenGroup - 1) / kTokenGroup) {
+        case 1: weigh_tile<Scores, 1, false>(task, p, o, r, weights, seen, k_ahead); break;
+        case 2: weigh_tile<Scores, 2, false>(task, p, o, r, weights, seen, k_ahead); break;
+        case 3: weigh_tile<Scores, 3, false>(task, p, o, r, weights, seen, k_ahead); break;
+        default: weigh_tile<Scores, 4, false>(task, p, o, r, weights, seen, k_ahead); break;
+      }
+    }
+    if (before.weights != nullptr) add_tile(p, before, (const std::byte*)o.v_ahead[ahead]);
+    before = {r, weights, any.first / 2, (any.last + 1) / 2};
+  }
+  if (before.weights != nullptr) add_tile(p, before, (const std::byte*)o.v_ahead[kChunkGroups - 1]);
 }
 
 /// The rows of a tile: their scores become weights, and values are added. finite: see finite_where_needed.

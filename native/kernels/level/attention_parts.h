@@ -54,16 +54,49 @@ bool in_token_pairs(const AttentionTask& task) { return in_pairs(task) && !in_ti
 /// Whether sums are kept as the even and the odd columns of every 32, as they come out of bfloat16 V that is widened, not multiplied.
 bool in_column_pairs(const AttentionTask& task) { return task.column_pairs && !in_pairs(task); }
 
-void begin(const AttentionTask& task) {
-  const Parts p = parts_of(task);
+/// Where a task's rows lie in queries or results, one after the other.
+class RowOffset {
+ public:
+  RowOffset(const AttentionTask& task, std::int64_t token_stride, std::int64_t head_stride)
+      : group_(task.group), head_((int)(task.first_row % task.group)), head_stride_(head_stride), to_token_(token_stride - (task.group - 1) * head_stride),
+        offset_(task.first_row / task.group * token_stride + head_ * head_stride) {}
+
+  std::int64_t next() {
+    const std::int64_t here = offset_;
+    if (++head_ < group_) offset_ += head_stride_;
+    else head_ = 0, offset_ += to_token_;
+    return here;
+  }
+
+ private:
+  int group_, head_;
+  std::int64_t head_stride_, to_token_, offset_;
+};
+
+/// Rows of one head each lie a token apart, where the hardware does not look for them.
+void fetch_rows(const AttentionTask& task) {
+  RowOffset q_offset(task, task.q_token_stride, task.q_head_stride), out_offset(task, task.out_token_stride, task.out_head_stride);
   for (int r = 0; r < task.rows; ++r) {
-    const std::int64_t row = task.first_row + r;
-    const std::int64_t offset = row / task.group * task.q_token_stride + row % task.group * task.q_head_stride;
-    const char* q = row_at(task.q, task.q_dtype, offset);
-    if (in_pairs(task))
-      __builtin_memcpy(p.q + r * p.width, q, (std::size_t)task.head_dim * 2);
-    else
-      convert(q, task.q_dtype, p.q + r * p.width, DType::float32, task.head_dim);
+    const char *const q = row_at(task.q, task.q_dtype, q_offset.next()), *const end = row_at(q, task.q_dtype, task.head_dim);
+    const char *const out = row_at(task.out, task.out_dtype, out_offset.next()), *const out_end = row_at(out, task.out_dtype, task.value_dim);
+    for (const char* at = q; at < end; at += 64) __builtin_prefetch(at, 0, 3);
+    for (const char* at = out; at < out_end; at += 64) __builtin_prefetch(at, 1, 3);
+  }
+}
+
+void begin(const AttentionTask& task) {
+  fetch_rows(task);
+  const Parts p = parts_of(task);
+  const bool pairs = in_pairs(task);
+  RowOffset offset(task, task.q_token_stride, task.q_head_stride);
+  for (int r = 0; r < task.rows; ++r) {
+    const char* const q = row_at(task.q, task.q_dtype, offset.next());
+    float* const to = p.q + r * p.width;
+    if (!pairs) {
+      convert(q, task.q_dtype, to, DType::float32, task.head_dim);
+      continue;
+    }
+    for (int i = 0; i < task.head_dim / 2; i += kLanes) store(to + i, load_tail((const float*)q, i, task.head_dim / 2));
   }
 }
 
@@ -99,9 +132,8 @@ void join_tile_columns([[maybe_unused]] float* sum, [[maybe_unused]] int width, 
 
 void finish(const AttentionTask& task) {
   const Parts p = totals_of(task);
+  RowOffset offset(task, task.out_token_stride, task.out_head_stride);
   for (int r = 0; r < task.rows; ++r) {
-    const std::int64_t row = task.first_row + r;
-    const std::int64_t offset = row / task.group * task.out_token_stride + row % task.group * task.out_head_stride;
     const float weight = reduce_add(load(p.weight + r * kTokenGroup));
     const Vec total = broadcast(weight == 0 && !task.empty_nan ? 1.0f : weight);  // 0 only when all scores were -inf
     float* sum = p.sum + r * p.value_width;
@@ -115,7 +147,7 @@ void finish(const AttentionTask& task) {
       }
       if (in_column_pairs(task)) join_columns(sum, p.value_width);
     }
-    convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset), task.out_dtype, task.value_dim);
+    convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset.next()), task.out_dtype, task.value_dim);
   }
 }
 
@@ -150,6 +182,11 @@ struct Seen {
   int first, last;
   bool none() const { return first >= last; }
   bool whole() const { return first == 0 && last == kChunkTokens; }
+  /// Those of a group, a bit each.
+  std::uint16_t lanes(int group) const {
+    const auto below = [](int n) { return n == kChunkTokens ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1; };
+    return (std::uint16_t)((below(last) & ~below(first)) >> group * kTokenGroup);
+  }
 };
 
 int within_chunk(std::int64_t token) { return token < 0 ? 0 : token > kChunkTokens ? kChunkTokens : (int)token; }

@@ -82,16 +82,25 @@ INGOT_INLINE void score_tile(const AttentionTask& task, const Parts& p, const Op
 
 // ---- segments of the context ----
 
-/// Adds the sums of row r to its totals, both brought to the greater of the two reference scores.
+/// What the sums and the totals of 16 rows are multiplied by, so that both are of the greater one of their reference scores.
+struct FoldScales {
+  float own[kLanes], total[kLanes], both[kLanes];
+};
 template <class Scores>
-void fold_row(const Parts& p, const Parts& total, int r) {
-  const float own = p.maximum[r], before = total.maximum[r], both = own > before ? own : before;
-  const auto scale_of = [&](float maximum) {  // minus infinity: nothing was weighed, or only NaN
-    if (maximum == both) return broadcast(1.0f);
-    return maximum == -__builtin_inff() ? zero() : power_of_two(Scores::exponent(broadcast(maximum - both)));
+FoldScales fold_scales(const float* maximum, const float* total) {
+  const Vec own = load(maximum), before = load(total), both = max(own, before);
+  const auto scale_of = [&](Vec reference) {  // of minus infinity zeros, unless both are: then nothing was weighed, or only NaN
+    return select(reference == both, broadcast(1.0f), power_of_two(Scores::exponent(reference - both)));
   };
-  const Vec scale = scale_of(own), shrink = scale_of(before);
-  total.maximum[r] = both;
+  FoldScales scales;
+  store(scales.own, scale_of(own)), store(scales.total, scale_of(before)), store(scales.both, both);
+  return scales;
+}
+
+/// Adds the sums of row r to its totals.
+void fold_row(const Parts& p, const Parts& total, int r, const FoldScales& scales) {
+  const Vec scale = broadcast(scales.own[r % kLanes]), shrink = broadcast(scales.total[r % kLanes]);
+  total.maximum[r] = scales.both[r % kLanes];
   float *weight = total.weight + r * kTokenGroup, *sum = total.sum + r * p.value_width;
   store(weight, fma(load(p.weight + r * kTokenGroup), scale, load(weight) * shrink));
   for (int d = 0; d < p.value_width; d += kLanes)
@@ -108,11 +117,14 @@ void copy_row(const Parts& p, const Parts& total, int r) {
 template <class Scores>
 void fold_rows(const AttentionTask& task, std::int64_t segment) {
   const Parts p = parts_of(task), total = totals_of(task);
+  std::int64_t last = task.position + task.first_row / task.group;  // that the row sees
+  int head = (int)(task.first_row % task.group);
+  FoldScales scales;
   for (int r = 0; r < task.rows; ++r) {
-    const std::int64_t last = task.position + (task.first_row + r) / task.group, first = last + 1 - task.window;
-    const std::int64_t first_segment = first > 0 ? first / kSegmentTokens : 0;
-    if (segment < first_segment || segment > last / kSegmentTokens) continue;
-    segment == first_segment ? copy_row(p, total, r) : fold_row<Scores>(p, total, r);
+    if (r % kLanes == 0) scales = fold_scales<Scores>(p.maximum + r, total.maximum + r);
+    const std::int64_t first = last + 1 - task.window, first_segment = first > 0 ? first / kSegmentTokens : 0;
+    if (segment >= first_segment && segment <= last / kSegmentTokens) segment == first_segment ? copy_row(p, total, r) : fold_row(p, total, r, scales);
+    if (++head == task.group) head = 0, ++last;
   }
 }
 
@@ -169,11 +181,19 @@ void attend_rows(const AttentionTask& task, const Parts& p, const Operands& o, s
   const std::int64_t end = task.tokens - start;
   int head = (int)(task.first_row % task.group);
   bool finite = true;
+  int r = 0;
 #if defined(__AVX512BF16__)
   if (o.pairs) finite = finite_where_needed(task, p, start);
+  if constexpr (!Scores::kSloped) {
+    if (o.pairs && finite && in_whole_tiles(task)) {
+      r = task.rows / kTileRows * kTileRows;
+      attend_tiles<Scores>(task, p, o, start, r / kTileRows, after);
+      next += (head + r) / task.group, head = (head + r) % task.group;
+    }
+  }
 #endif
   const int tiles = (task.rows + kTileRows - 1) / kTileRows, height = tiles == 1 ? task.rows : (task.rows + tiles - 1) / tiles;
-  for (int r = 0; r < task.rows; r += height) {
+  for (; r < task.rows; r += height) {
     const int rows = task.rows - r < height ? task.rows - r : height;
     Seen seen[kTileRows];
     for (int i = 0; i < rows; ++i) {
