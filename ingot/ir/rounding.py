@@ -12,7 +12,7 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.dtypes import DType
-from ingot.ir.expr import integer_range
+from ingot.ir.expr import COMPARE, integer_range
 
 # What rounding to nearest changes of a number that is neither tiny nor too large: this much of it at most.
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -21,6 +21,7 @@ _TINY = {"bfloat16": 2.0**-134, "float16": 2.0**-25}  # and of a tiny one this m
 # Errors of an operand and of the result are alike. (A rounding is to bytes or is left out: see _quantised_later.)
 _AS_LARGE = ("neg", "abs", "max", "min", "where", "round")
 _RELATIVE = ("sqrt", "rsqrt", "recip", "tanh", "erf")  # relative errors of the result are no larger
+_JUMPS = ("floor", "ceil", "floordiv", "mod", "fmod", "to_int", "to_bool")  # as comparisons do
 
 
 def is_needless_rounding(steps: Sequence[Any], step: Any, kinds: Sequence[DType | None]) -> bool:
@@ -66,6 +67,17 @@ def _rounded_later(steps: Sequence[Any], outputs: Sequence[int], at: int, end: D
             return -1
         at = args[0]
     return -1
+
+
+def steps_looked_at(steps: Sequence[Any]) -> set[int]:
+    """The steps of which the least error may show as a jump: what is compared or made whole other than to the nearest
+    number, and what that is made of, as far as nothing is rounded to the nearest on the way."""
+    found: set[int] = set()
+    for at in reversed(range(len(steps))):
+        name = steps[at][0]
+        if name in COMPARE or name in _JUMPS or (at in found and name != "round"):
+            found.update(_arguments(steps[at]))
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------------- to bytes

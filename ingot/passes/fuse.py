@@ -15,7 +15,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.ir import ExprBuilder, F, Hole, Network, Node, Op, Scalar, Value
 from ingot.ir.expr import MAX_INPUTS, MAX_STEPS, NoExpression, class_of
-from ingot.ir.rounding import is_needless_rounding, without_needless_rounding
+from ingot.ir.rounding import is_needless_rounding, steps_looked_at, without_needless_rounding
 from ingot.ops.binary import Add
 from ingot.ops.conversion import Dequantize, Quantize
 from ingot.ops.fused import IDENTITY, SCALED, TIMES, FusedElementwise, expr_tuple
@@ -336,12 +336,13 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
 def _by_products(steps: Sequence[tuple[Any, ...]], result: int) -> tuple[list[tuple[Any, ...]], int]:
     """Steps and their result with products with a reciprocal in the place of quotients by a number: of sums of int8, or
     where the result becomes bytes (of a loop by itself beside stored numbers alone: what nothing else rounds has ties).
-    There that rounding decides ties at most."""
+    There that rounding decides ties at most. What jumps elsewhere, as ⌊x / 41⌋ does, takes the quotient itself."""
+    exact = steps_looked_at(steps)
     made: list[tuple[Any, ...]] = []
     number: list[int] = []
-    for name, kind, *given in steps:
+    for at, (name, kind, *given) in enumerate(steps):
         args = given if name in ("input", "const") else [number[a] if type(a) is int else a for a in given]
-        if name == "div" and made[args[1]][0] == "const":
+        if name == "div" and at not in exact and made[args[1]][0] == "const":
             by = np.float32(made[args[1]][2])
             if np.isfinite(by) and np.finfo(np.float32).tiny <= abs(by) <= 1 / np.finfo(np.float32).tiny:
                 name, args = "mul", [args[0], len(made)]

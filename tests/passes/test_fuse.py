@@ -391,3 +391,22 @@ def test_what_stored_numbers_scale_is_quantised_by_a_product(stored: bool) -> No
     made.out(F.cast(F.clip(F.round(F.div(scaled, 0.21)), minimum=-127.0, maximum=127.0), "int8"))
     (node,) = made.after(fuse.elementwise, fuse.epilogues)
     assert ("div" in [step[0] for step in node.op.expression[0]]) is not stored  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["down", "up", "cut", "compared", "what is left", "to the nearest"])
+def test_a_quotient_whose_least_error_shows_is_none_by_a_product(name: str) -> None:
+    """41 times what is nearest to 1 / 41 is less than 1: a byte would move by one, or by as many as hang on that."""
+    made = Made()
+    x, by = made.input(256, 6, dtype="uint8"), made.weight(6)
+    made.arrays[x.name][:], made.arrays[by.name][:] = np.arange(256)[:, None], 1
+    q = F.div(F.mul(F.cast(x, "float32"), by), 47.0 if name == "up" else 41.0)
+    ways: dict[str, Callable[[], Value]] = {
+        "down": lambda: F.floor(q), "up": lambda: F.ceil(q), "cut": lambda: F.abs(q),
+        "to the nearest": lambda: F.round(q),
+        "compared": lambda: F.where(F.relu(q) >= 1.0, q * 20.0, q), "what is left": lambda: (q - F.floor(q)) * 100.0,
+    }  # fmt: skip
+    made.out(F.cast(F.clip(ways[name](), minimum=-127.0, maximum=127.0), "int8"))
+    want = made.run()["y0"]
+    (node,) = made.after(fuse.elementwise, fuse.epilogues)
+    assert ("div" in [step[0] for step in node.op.expression[0]]) == (name != "to the nearest")  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(made.run()["y0"], want)
