@@ -120,6 +120,21 @@ def test_scaled_sums(kind: str, residual: str | None, shifted: str | None, limit
         np.testing.assert_array_equal(found.astype(np.float32), want.astype(np.float32))
 
 
+@pytest.mark.parametrize("least", [2.0**-149, 2.0**-126, 2.0**-101, 2.0**-100, 1.0])
+def test_denormals_stay(least: float) -> None:
+    """Sums that become bfloat16, by numbers so small that some results are denormals, or just too large for that."""
+    rng = np.random.default_rng(6)
+    n, k, rows = 64, 8, 29
+    x, w = rng.integers(0, 3, (rows, k), np.int8), rng.integers(-2, 3, (n, k)).astype(np.int8)
+    few = np.array([-1.5, -1, 0, 1, 1.25], np.float32) * np.float32(least)
+    extras = [rng.choice(few[[0, 1, 3, 4]], n), rng.choice(few, n)]
+    expr: Any = expr_json((SCALED, (4,)))
+    want = evaluate(expr, [exact_int8(x, w).astype(np.float32), *extras], [dtypes.bfloat16])[0]
+    params = {"n": n, "k": k, "parts": 1, "epilogue": expr}
+    found = run_stored("matmul_packed", params, [x, Weight(pack([w])), *extras], [("bfloat16", (rows, n))])[0]
+    np.testing.assert_array_equal(found.view(np.uint16), want.view(np.uint16))
+
+
 GELU: list[Any] = [  # of value 0
     ("const", "float32", 0.5), ("mul", "float32", 1, 0), ("const", "float32", 0.7071067811865476),
     ("mul", "float32", 0, 3), ("erf", "float32", 4), ("const", "float32", 1.0), ("add", "float32", 6, 5),

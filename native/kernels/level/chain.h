@@ -207,16 +207,19 @@ INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int6
   else each((const std::uint8_t*)from.data + at);
 }
 
-/// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal. streams: p and the stride are whole lines.
+/// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal. streams: p and the stride are whole lines. normal: no
+/// value is a denormal.
 template <int R, int C>
 INGOT_INLINE bool store_rounded([[maybe_unused]] bfloat16* p, [[maybe_unused]] std::int64_t stride, [[maybe_unused]] const Vec (&v)[R][C],
-                                [[maybe_unused]] bool streams = false) {
+                                [[maybe_unused]] bool streams = false, [[maybe_unused]] bool normal = false) {
 #if defined(__AVX512BF16__)
   if constexpr (C == 2) {
     constexpr int kDenormal = 0x20;
     __mmask16 denormal = 0;
-    _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r)
-      denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(v[r][0].v, kDenormal), _mm512_fpclass_ps_mask(v[r][1].v, kDenormal)));
+    if (!normal) {
+      _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r)
+        denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(v[r][0].v, kDenormal), _mm512_fpclass_ps_mask(v[r][1].v, kDenormal)));
+    }
     if (denormal != 0) return false;
     _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r, p += stride) {
       const __m512bh row = _mm512_cvtne2ps_pbh(v[r][1].v, v[r][0].v);
@@ -426,6 +429,13 @@ INGOT_INLINE bool is_bounded(const Ending& ending, const Vec (&scale)[2], const 
     bounded = bounded && !any(is_nan(most)) && !any(limit <= most);
   }
   return bounded;
+}
+
+/// Whether whole numbers times the scale, and sums of these and of biases, are never denormals: each is 0 or at least 2^-100 in size, so that it, and
+/// whatever is added up of such, is a multiple of 2^-123.
+INGOT_INLINE bool is_normal(const Vec (&scale)[2], const Vec (&bias)[2], const Vec (&shift)[2]) {
+  const auto is_far = [](Vec v) { return !any(abs(v) < select(v == zero(), zero(), broadcast(0x1p-100f))) && !any(is_nan(v)); };
+  return is_far(scale[0]) && is_far(scale[1]) && is_far(bias[0]) && is_far(bias[1]) && is_far(shift[0]) && is_far(shift[1]);
 }
 
 /// Two vectors of all rows: sum * scale, then a factor of the row, biases, a residual, and GELU or a lower limit, if there are such; the

@@ -89,6 +89,7 @@ struct Nibbles {
 const MatmulTable matmul_table = {
 #if defined(__AVX512BF16__)
     .bfloat16 = {run_job<Pairs>, Pairs::blocking, 2, pack_panel<std::uint16_t, 2>, run_small},
+    .int8 = {run_quads, Quads::blocking},  // whose sums may become bfloat16
     .grouped_bfloat16 = run_grouped<PairWords>,
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     .int8 = {.run = run_quads, .blocking = Quads::blocking, .raises = true},

@@ -27,6 +27,7 @@ struct RowsEnd {
   bool direct;
   bool bytes;  // int8: the chain is what most such layers end with; then each panel says whether it is direct
   bool floats;  // the same of float32 or bfloat16, and every whole panel is
+  bool normal;  // bfloat16: and no result of the panel is a denormal
   TileOperand bias, residual, out;
   const float* low;            // 16 times: values are at least this
 
@@ -34,10 +35,14 @@ struct RowsEnd {
   void fetch(int first, int rows) const;
   const TileOperand* extra(int link) const { return link < 0 ? nullptr : &job->epilogue.extras[chain.links[link].operand - 1]; }
   bool is_bounded_panel() const;
+  bool is_normal_panel() const;
   /// Puts it at columns of the job's output.
   void place(std::int64_t from, std::int64_t columns) { column = from, width = smaller(columns, job->columns - from); }
-  /// Of int8: whether tiles end the panel there in registers.
-  bool ends_panel() const { return width == kPanel && (floats || (bytes && is_bounded_panel())); }
+  /// Of int8: whether tiles end the panel there in registers, and what they know of it.
+  void look_at_panel() {
+    direct = width == kPanel && (floats || (bytes && is_bounded_panel()));
+    normal = direct && floats && is_normal_panel();
+  }
 };
 
 struct PlacedRows;
@@ -187,6 +192,15 @@ inline bool RowsEnd::is_bounded_panel() const {
   return is_bounded(chain.ending, scale, bias, shift, chain.links[chain.residual < 0 ? 0 : chain.residual]);
 }
 
+inline bool RowsEnd::is_normal_panel() const {
+  if (chain.factor >= 0 || chain.residual >= 0) return false;
+  Vec scale[2], bias[2], shift[2];
+  load_shared(extra(0), column, scale);
+  load_shared(extra(chain.shifts[0]), column, bias);
+  load_shared(extra(chain.shifts[1]), column, shift);
+  return is_normal(scale, bias, shift);
+}
+
 /// Fetches what the rows' epilogue reads, while their sums are made.
 inline void RowsEnd::fetch(int first, int rows) const {
   if (job->places != nullptr) return;
@@ -287,7 +301,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     if (kept && end != nullptr) product.accumulators = sizes.accumulators;  // those before are finished
     if (product.end != nullptr) {
       end->place(column + panel * kPanel, product.panels * kPanel);
-      if constexpr (Kind::integers) end->direct = end->ends_panel();
+      if constexpr (Kind::integers) end->look_at_panel();
     }
     Kind::multiply(product);
     panel = next_panel, block = next_block;

@@ -147,6 +147,14 @@ INGOT_INLINE void end_floats(const RowsEnd& end, Vec (&a)[R][2], int row) {
   }
   const TileOperand& out = end.job->epilogue.out;
   T* y = (T*)out.data + first * out.row_stride + end.column;
+#if defined(__AVX512BF16__)
+  if constexpr (__is_same(T, bfloat16)) {
+    if (store_rounded(y, out.row_stride, a, false, end.normal)) return;
+    Vec kept[R][2];  // a copy, so that the sums themselves stay in registers
+    __builtin_memcpy(kept, a, sizeof kept);
+    return store_each(y, out.row_stride, kept);
+  }
+#endif
   INGOT_UNROLL for (int r = 0; r < R; ++r, y += out.row_stride) {
     INGOT_UNROLL for (int c = 0; c < 2; ++c) store(y + c * kLanes, a[r][c]);
   }

@@ -203,7 +203,7 @@ INGOT_INLINE void multiply_placed(const MatmulJob& job, const PlacedRows& placed
   for (std::int64_t unit = 0; unit < job.units; ++unit) {
     product.w = job.w + unit * panel_bytes;
     end.place(unit * kPanel, kPanel);
-    end.direct = end.ends_panel();
+    end.look_at_panel();
     for (int i = 0; i < placed.count; ++i) {
       product.tile = &placed.tiles[i];
       product.starts = start(product.w, i);
