@@ -89,10 +89,10 @@ struct Nibbles {
 const MatmulTable matmul_table = {
 #if defined(__AVX512BF16__)
     .bfloat16 = {run_job<Pairs>, Pairs::blocking, 2, pack_panel<std::uint16_t, 2>, run_small},
-    .int8 = {run_quads, Quads::blocking},  // whose sums may become bfloat16
+    .int8 = kQuadsProduct,  // whose sums may become bfloat16
     .grouped_bfloat16 = run_grouped<PairWords>,
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-    .int8 = {.run = run_quads, .blocking = Quads::blocking, .raises = true},
+    .int8 = kQuadsProduct,
     .int8_int4 = {run_job<Nibbles>, Nibbles::blocking},
 #if defined(__AVX512VNNI__)
     .grouped_int8 = run_grouped<QuadWords>,
@@ -101,7 +101,7 @@ const MatmulTable matmul_table = {
     .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking, 1, pack_panel<std::uint32_t, 1>},
     .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking, 1, pack_panel<std::uint16_t, 1>},
     .bfloat16 = {run_job<Pairs>, Pairs::blocking, 1, pack_panel<std::uint16_t, 2>},
-    .int8 = {run_quads, Quads::blocking},
+    .int8 = kQuadsProduct,
     .int8_int4 = {run_job<Nibbles>, Nibbles::blocking},
 #if defined(__AVX512F__)
     .grouped_float32 = run_grouped<FloatWords>,

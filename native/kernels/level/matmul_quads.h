@@ -268,6 +268,15 @@ inline void run_quads(const MatmulJob& job) {
   if (row < job.rows) run_rows<Quads>(job, end, ended, row, job.rows);
 }
 
+/// What every level with code of its own for int8 has. The host half gives the memory that run_raised copies to.
+constexpr PackedProduct kQuadsProduct = {
+    .run = run_quads,
+    .blocking = Quads::blocking,
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+    .raises = true,
+#endif
+};
+
 }  // namespace
 
 }  // namespace ingot::INGOT_LEVEL
