@@ -229,6 +229,16 @@ def test_group_norm_of_no_numbers_to_bytes() -> None:
         assert np.all(y[..., 0] == 4) and set(np.unique(y[..., 1:])) <= {-100, 4, 99} and 99 in y
 
 
+@pytest.mark.parametrize("channels", [8, 72])
+def test_nothing_is_left_of_mish_far_below_zero(channels: int) -> None:
+    """The zero point in bytes too."""
+    x, none = rows(np.dtype(np.float32), 1, 6, channels), np.zeros(channels, np.float32)
+    ended = expr_json(quantising(ACTIVATIONS["mish"][0], 20.0, 4.0, -100.0, 99.0, "int8"))
+    for far in (-100.0, -1e34, -3e38, -np.inf):
+        y = group_norm(x, none, none + np.float32(far), groups=1, vectors=2, epilogue=ended, dtype=np.dtype(np.int8))
+        assert np.all(y == 4)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", [(1, 64, 64, 32), (2, 700, 24), (1, 3, 3, 1024), (2, 5, 9, 7, 48)], ids=str)
 def test_group_norm_as_torch_does(dtype: Any, shape: tuple[int, ...]) -> None:

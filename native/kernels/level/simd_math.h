@@ -107,7 +107,8 @@ template <int N>
 INGOT_INLINE void mish_for_byte(Vec (&x)[N]) {
   const Vec two = broadcast(2.0f);
   Vec t[N], n[N], p[N];
-  each<N>([&](int i) { t[i] = min(broadcast(20.0f), max(broadcast(-80.0f), x[i])) * broadcast(1.44269504088896341f); });
+  each<N>([&](int i) { x[i] = max(broadcast(-80.0f), x[i]); });  // below, nothing is left of it; a NaN, as second operand, passes
+  each<N>([&](int i) { t[i] = min(broadcast(20.0f), x[i]) * broadcast(1.44269504088896341f); });
   each<N>([&](int i) { n[i] = round_even(t[i]); });
   each<N>([&](int i) { t[i] = t[i] - n[i]; });
   each<N>([&](int i) { p[i] = fma(broadcast(9.57009103e-3f), t[i], broadcast(5.59178628e-2f)); });
