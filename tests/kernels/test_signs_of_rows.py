@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingot import _native
 from ingot.ops.fused import expr_json
 from tests.kernels.one_call import View, Weight, run
+from tests.kernels.support import session
 from tests.kernels.test_conv import Sizes, Window, conv, packed, reference, square
 from tests.kernels.test_matmul import IDENTITY, exact_int8, pack, wholes
 from tests.kernels.test_quantised import EPILOGUES, finished, operands
@@ -85,6 +87,20 @@ def test_a_negative_value_in_any_joined_line(taps: int) -> None:
         x[0, line, 7, 3] = -128
         np.testing.assert_array_equal(conv(x, w, over), reference(x, w, over)[0].astype(np.float32))
         x[0, line, 7, 3] = 1
+
+
+@pytest.mark.skipif("vnni" not in _native.level() and _native.level() != "avx512_bf16", reason="no lines are copied")
+def test_there_is_room_for_the_lines_that_are_copied() -> None:
+    """Whichever level's table names the products. Four lines of these outputs read more than what else is packed."""
+    over, channels, shape = square(3, 1, 1), 256, (16, 320)
+    w = packed(np.zeros((32, 3, 3, channels), np.int8), 1).array
+    operands = {"x": (1, *shape, channels), "w": w.shape}
+    buffers = [{"kind": "input", "name": n, "dtype": "int8", "shape": list(s)} for n, s in operands.items()]
+    buffers.append({"kind": "temp", "dtype": "float32", "shape": [1, *shape, 32]})
+    params = over.params(32, channels, IDENTITY)
+    call = {"kernel": "conv_packed", "in": [0, 1], "out": [2], "params": params}
+    opened = session(buffers, [call], {"y": 2}, threads=1)
+    assert opened.planned({})["working"] >= 6 * (320 + 2) * channels
 
 
 @pytest.mark.sampled(4)

@@ -312,8 +312,15 @@ void run(const MatmulJob& job) {
 
 }  // namespace
 
-const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, 16, pack_panel<std::uint16_t, 2>, run_small, true, is_dense<bfloat16>},
-                                   .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking, 1, nullptr, nullptr, true, is_dense<std::int8_t>},
-                                   .int8_int4 = {run_nibbles, NibbleTiles::blocking}};
+const MatmulTable matmul_table = {
+    .bfloat16 = {.run = run<bfloat16>,
+                 .blocking = Tiles<bfloat16>::blocking,
+                 .speed = 16,
+                 .pack = pack_panel<std::uint16_t, 2>,
+                 .small = run_small,
+                 .tiles = true,
+                 .in_place = is_dense<bfloat16>},
+    .int8 = {.run = run<std::int8_t>, .blocking = Tiles<std::int8_t>::blocking, .tiles = true, .in_place = is_dense<std::int8_t>},
+    .int8_int4 = {.run = run_nibbles, .blocking = NibbleTiles::blocking}};
 
 }  // namespace ingot::INGOT_LEVEL
