@@ -1,11 +1,11 @@
 // conv_packed: convolution of channels-last x by a constant weight stored in panels, with an epilogue. It is
 // matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
 // every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A
-// 3x3 convolution of floats with stride 1, one with taps along one axis and phases of two taps go by Winograd (winograd.h) where that is faster
-// than the level's direct product; groups of few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along
-// the patches (narrow.h). Where a build has measured, the parameter `algorithm` takes the place of these rules, at every level and for
-// every size, and `order` and `split` that of the direct product's rules for its loops and for what it deals to workers. An algorithm
-// that the convolution cannot take is as none.
+// 3x3 convolution of floats with stride 1, one with taps along one axis and phases of two taps go by Winograd (winograd.h)
+// where that is faster than the level's direct product; groups of few channels by vectors that hold several of them
+// (grouped.h); a handful of outputs by vectors along the patches (narrow.h). Where a build has measured, the parameter
+// `algorithm` takes the place of these rules, at every level and for every size, and `order` and `split` that of the direct
+// product's rules for its loops and for what it deals to workers. An algorithm that the convolution cannot take is as none.
 //
 // Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16, float16 or int8; sums are float32, or of int8 whole
 // numbers which the epilogue gets as float32. The last
@@ -152,6 +152,18 @@ class Convolution : public Kernel {
     }
   }
 
+  /// A worker's part of a product by Winograd, whose outputs lie in y from that row on.
+  void transform(const Winograd& winograd, WinogradOperands operands, Views in, const TensorView& y, std::int64_t first_row,
+                 std::size_t first_extra, const Worker& worker) const {
+    TileOperand extras[kMaxExtras];
+    for (std::size_t i = first_extra; i < in.size(); ++i) extras[i - first_extra] = placed(in[i], y, first_row, 0);
+    operands.extras = extras;
+    operands.extra_count = in.size() - first_extra;
+    operands.out = placed(y, y, first_row, 0);
+    operands.out.column_stride = 1;
+    winograd.run(operands, worker);
+  }
+
   const char* name_;
   Parameters p_;
   Epilogue epilogue_;
@@ -229,7 +241,11 @@ class ConvPacked final : public Convolution {
   void run(Views in, Views out, const Worker& worker) const override {
     if (grouped_) return grouped_->run(in, out[0], worker);
     if (narrow_) return narrow_->run(in, out[0], worker);
-    if (by_winograd(out[0])) return transform(in, out[0], worker);
+    if (by_winograd(out[0])) {
+      const TensorView y = with_lines(out[0]);
+      const WinogradRows rows{y.shape[1] * y.shape[2], y.shape[2], 1};
+      return transform(*winograd_, {with_lines(in[0]), in[1], y, rows}, in, out[0], 0, 2, worker);
+    }
     multiply({&p_.window, &in[1], pixels_of(out[0]), 0, nullptr}, in, out[0], 2, worker);
   }
 
@@ -238,16 +254,6 @@ class ConvPacked final : public Convolution {
 
   bool by_winograd(const TensorView& y) const {
     return always_winograd() || (winograd_ && winograd_->suits(with_lines(y), product_.speed));
-  }
-
-  void transform(Views in, const TensorView& y, const Worker& worker) const {
-    TileOperand extras[kMaxExtras];
-    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y, 0, 0);
-    TileOperand output = placed(y, y, 0, 0);
-    output.column_stride = 1;
-    const TensorView lines = with_lines(y);
-    const WinogradRows rows{lines.shape[1] * lines.shape[2], lines.shape[2], 1};
-    winograd_->run({with_lines(in[0]), in[1], lines, rows, extras, in.size() - 2, output}, worker);
   }
 
   std::optional<Winograd> winograd_;  // for the shapes that it suits, or for all shapes
@@ -360,18 +366,13 @@ class ConvTransposePacked final : public Convolution {
       places.step[dim] = p_.window.axis[dim].stride * rows[dim];
       first += phase.phase[dim] * rows[dim];
     }
+    const std::size_t first_extra = 1 + phases_.size();
     if (const TensorView outputs = pixels_of_phase(phase, y); by_winograd(phase, outputs)) {
-      TileOperand extras[kMaxExtras];
-      const std::size_t first_extra = 1 + phases_.size();
-      for (std::size_t i = first_extra; i < in.size(); ++i) extras[i - first_extra] = placed(in[i], y, first, 0);
-      TileOperand output = placed(y, y, first, 0);
-      output.column_stride = 1;
       const WinogradRows apart{places.image_step, places.step[1], places.step[2]};
-      phase.winograd->run({with_lines(in[0]), in[phase.weight], outputs, apart, extras, in.size() - first_extra, output}, worker);
-      return;
+      return transform(*phase.winograd, {with_lines(in[0]), in[phase.weight], outputs, apart}, in, y, first, first_extra, worker);
     }
     const TensorView* weight = phase.weight < 0 ? nullptr : &in[phase.weight];
-    multiply({&phase.window, weight, sizes, first, &places}, in, y, 1 + phases_.size(), worker);
+    multiply({&phase.window, weight, sizes, first, &places}, in, y, first_extra, worker);
   }
 
   bool by_winograd(const Phase& phase, const TensorView& outputs) const {

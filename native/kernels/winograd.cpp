@@ -39,7 +39,7 @@ bool is_short_window(const Window& window) {
   return window.axes <= 2 && plain(down) && plain(across) && down.kernel + across.kernel > 2;
 }
 
-/// Its tile.
+/// The tile of such a window.
 WinogradTile short_tile_of(const Window& window) {
   if (window.axis[2].kernel == 1) return WinogradTile::short_down;
   return window.axis[1].kernel == 1 ? WinogradTile::short_across : WinogradTile::short_square;
@@ -67,8 +67,8 @@ bool Winograd::suits(const TensorView& y, int speed) const {
   const std::int64_t pixels = y.shape[1] * y.shape[2];
   const std::int64_t computed = tiles_down(y, tile) * height_of(tile) * tiles_across(y, tile) * width_of(tile);
   if (is_line(tile)) {
-    // Two products of each output are left for a block, of two taps 1.25. 1.75 times fewer are 1.24 to 1.65 times as fast, 1.5 times fewer 1.01 to 1.37 times
-    // from 64 channels on and slower below, 1.25 times fewer are not.
+    // Two products of each output are left for a block, of two taps 1.25. 1.75 times fewer are 1.24 to 1.65 times as fast, 1.5
+    // times fewer 1.01 to 1.37 times from 64 channels on and slower below, 1.25 times fewer are not.
     const std::int64_t direct = pixels * taps_.count, left = computed * inputs_of(tile) * taps_.blocks() / size_of(tile);
     if (speed == 2 && paired(tile)) {  // exactly: its transforms cost little
       const std::int64_t exactly = computed * (4 * taps_.blocks() - (taps_.blocks() - taps_.full_blocks()));

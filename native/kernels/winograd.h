@@ -1,10 +1,10 @@
-// Convolution by Winograd's minimal filtering (Lavin and Gray, 2015), for conv_packed and the phases of conv_transpose_packed. 3x3 with stride 1 by F(4x4, 3x3):
-// an output tile of 4x4 pixels costs 36 products per pair of channels instead of 144. Small images take F(2x2, 3x3): 16
-// instead of 36, and a transformed weight that is 1.8 times the plain one instead of 4 times. Taps along one axis, kx1 and 1xk, with
-// stride 1 or 2 by F(4, 5), of five taps at a time: for nine 15 products instead of 36. Where the level has dot products of bfloat16,
-// that type takes F(2x2, 3x3) and F(2, 3), whose products they are. Phases of two taps along one axis or both take F(4, 2) and F(4x4, 2x2):
-// 25 products instead of 64 for 2x2. Sums are float32; x and the weight float32, bfloat16 or float16,
-// channels-last; dilation 1, one group.
+// Convolution by Winograd's minimal filtering (Lavin and Gray, 2015), for conv_packed and the phases of conv_transpose_packed.
+// 3x3 with stride 1 by F(4x4, 3x3): an output tile of 4x4 pixels costs 36 products per pair of channels instead of 144. Small
+// images take F(2x2, 3x3): 16 instead of 36, and a transformed weight that is 1.8 times the plain one instead of 4 times. Taps
+// along one axis, kx1 and 1xk, with stride 1 or 2 by F(4, 5), of five taps at a time: for nine 15 products instead of 36. Where
+// the level has dot products of bfloat16, that type takes F(2x2, 3x3) and F(2, 3), whose products they are. Phases of two taps
+// along one axis or both take F(4, 2) and F(4x4, 2x2): 25 products instead of 64 for 2x2, and a transformed weight that is 6.25
+// times the plain one. Sums are float32; x and the weight float32, bfloat16 or float16, channels-last; dilation 1, one group.
 //
 // Its limits, the error and the order of summation: level/winograd.h.
 #pragma once
@@ -22,7 +22,7 @@
 
 namespace ingot {
 
-/// How far apart the rows of the output and the extras are, whose rows are pixels.
+/// How many rows of the output and the extras, each of a pixel, lie from an image, a line or a pixel of a convolution to the next.
 struct WinogradRows {
   std::int64_t image, line, pixel;
 };
@@ -33,9 +33,9 @@ struct WinogradOperands {
   TensorView panels;          // the weight, for O outputs, k = (ky, kx, c)
   TensorView y;               // [N, H', W', O]: its shape
   WinogradRows rows;
-  const TileOperand* extras;  // of the first pixel and column 0
-  std::size_t extra_count;
-  TileOperand out;            // likewise
+  const TileOperand* extras = nullptr;  // of the first pixel and column 0
+  std::size_t extra_count = 0;
+  TileOperand out{};                    // likewise
 };
 
 class Winograd {

@@ -26,6 +26,7 @@ PAGE = mmap.PAGESIZE
 LARGE = 64 << 10  # bytes from which on a run reads an input where it lies
 NONE, BOTH = 0, 3  # PROT_NONE; PROT_READ | PROT_WRITE
 LIBC = ctypes.CDLL(None, use_errno=True)
+RNG = np.random.default_rng(0)
 
 
 def guarded(array: Array, at_end: bool) -> Array:
@@ -119,7 +120,7 @@ KINDS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
 
 def random(shape: tuple[int, ...], dtype: DType) -> Array:
-    return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype.numpy)
+    return RNG.standard_normal(shape).astype(dtype.numpy)
 
 
 def of_inputs() -> None:

@@ -151,9 +151,8 @@ def test_values_that_are_not_finite(window: Window, value: float, place: Sizes) 
     x[1, place[0], place[1], 7] = value
     found, direct = transposed(x, w, window, threads=2), transposed(x, w, window, direct=True)
     near = np.zeros(clean.shape, bool)
-    near[1, *(slice(max(2 * at - 1, 0), 2 * at - 1 + size) for at, size in zip(place, window.kernel, strict=True))] = (
-        True
-    )
+    down, across = (slice(max(2 * at - 1, 0), 2 * at - 1 + n) for at, n in zip(place, window.kernel, strict=True))
+    near[1, down, across] = True
     assert np.array_equal(found[near], direct[near], equal_nan=True)
     assert not np.any(np.isfinite(found[near]))
     assert np.allclose(found[~near], clean[~near], rtol=0, atol=1.5e-5)

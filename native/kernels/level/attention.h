@@ -14,6 +14,7 @@ constexpr int kChunkTokens = 64;     // one step of the online softmax; chunks s
 constexpr int kChunkGroups = kChunkTokens / kTokenGroup;
 constexpr int kSegmentTokens = 512;  // a row's results of each such piece of its context are added in order
 constexpr int kRowBlock = 192;       // most query rows of one task of paged attention
+static_assert(kRowBlock % kTokenGroup == 0);  // what AttentionScratch and AttentionSums ask for
 constexpr int kScoreRows = 80;       // rows of scores: a register tile has 6, AMX tiles three blocks of 16, and two of low digits
 constexpr int kMaxHeadDim = 512;
 
@@ -47,6 +48,7 @@ struct AttentionSums {
   float *sum, *maximum, *weight;
 
   AttentionSums() = default;
+  /// rows: a multiple of 16, since maxima are read 16 at a time.
   AttentionSums(Frame& frame, int value_dim, int rows)
       : sum(frame.take<float>(std::int64_t{rows} * padded_width(value_dim))), maximum(frame.take<float>(rows)),
         weight(frame.take<float>(std::int64_t{rows} * kTokenGroup)) {}

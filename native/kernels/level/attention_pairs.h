@@ -197,7 +197,7 @@ INGOT_INLINE void add_products(Vec (&sum)[R][V], const float* a, std::int64_t a_
   }
 }
 
-/// kTileRows rows from r on whose scores have become weights, of the pairs [first, last) of tokens.
+/// kTileRows rows from r on, whose scores have become weights of the pairs [first, last) of tokens.
 struct WeighedTile {
   int r;
   const float* weights;
@@ -285,7 +285,7 @@ void attend_tiles(const AttentionTask& task, const Parts& p, const Operands& o, 
   std::int64_t next = task.position + task.first_row / task.group + 1 - start;
   const std::int64_t end = task.tokens - start;
   int head = (int)(task.first_row % task.group);
-  WeighedTile before{};
+  WeighedTile weighed{};  // the tile whose values are not added yet
   for (int tile = 0; tile < tiles; ++tile) {
     const int r = tile * kTileRows;
     Seen seen[kTileRows];
@@ -309,10 +309,10 @@ void attend_tiles(const AttentionTask& task, const Parts& p, const Operands& o, 
         default: weigh_tile<Scores, 4, false>(task, p, o, r, weights, seen, k_ahead); break;
       }
     }
-    if (before.weights != nullptr) add_tile(p, before, (const std::byte*)o.v_ahead[ahead]);
-    before = {r, weights, any.first / 2, (any.last + 1) / 2};
+    if (weighed.weights != nullptr) add_tile(p, weighed, (const std::byte*)o.v_ahead[ahead]);
+    weighed = {r, weights, any.first / 2, (any.last + 1) / 2};
   }
-  if (before.weights != nullptr) add_tile(p, before, (const std::byte*)o.v_ahead[kChunkGroups - 1]);
+  if (weighed.weights != nullptr) add_tile(p, weighed, (const std::byte*)o.v_ahead[kChunkGroups - 1]);
 }
 
 /// The rows of a tile: their scores become weights, and values are added. finite: see finite_where_needed.

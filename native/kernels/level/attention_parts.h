@@ -73,7 +73,8 @@ class RowOffset {
   std::int64_t head_stride_, to_token_, offset_;
 };
 
-/// Rows of one head each lie a token apart, where the hardware does not look for them.
+/// Fetches a task's rows of queries and of results. Those of one head each lie a token apart, where hardware does not look for
+/// what comes next.
 void fetch_rows(const AttentionTask& task) {
   RowOffset q_offset(task, task.q_token_stride, task.q_head_stride), out_offset(task, task.out_token_stride, task.out_head_stride);
   for (int r = 0; r < task.rows; ++r) {
@@ -96,7 +97,8 @@ void begin(const AttentionTask& task) {
       convert(q, task.q_dtype, to, DType::float32, task.head_dim);
       continue;
     }
-    for (int i = 0; i < task.head_dim / 2; i += kLanes) store(to + i, load_tail((const float*)q, i, task.head_dim / 2));
+    const int count = task.head_dim / 2;  // of pairs, which move as floats do, without a call of memcpy for each row
+    for (int i = 0; i < count; i += kLanes) store(to + i, load_tail((const float*)q, i, count));
   }
 }
 

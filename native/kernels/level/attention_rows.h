@@ -117,13 +117,15 @@ void copy_row(const Parts& p, const Parts& total, int r) {
 template <class Scores>
 void fold_rows(const AttentionTask& task, std::int64_t segment) {
   const Parts p = parts_of(task), total = totals_of(task);
-  std::int64_t last = task.position + task.first_row / task.group;  // that the row sees
+  std::int64_t last = task.position + task.first_row / task.group;  // token that the row sees
   int head = (int)(task.first_row % task.group);
   FoldScales scales;
   for (int r = 0; r < task.rows; ++r) {
     if (r % kLanes == 0) scales = fold_scales<Scores>(p.maximum + r, total.maximum + r);
     const std::int64_t first = last + 1 - task.window, first_segment = first > 0 ? first / kSegmentTokens : 0;
-    if (segment >= first_segment && segment <= last / kSegmentTokens) segment == first_segment ? copy_row(p, total, r) : fold_row(p, total, r, scales);
+    const bool sees = segment >= first_segment && segment <= last / kSegmentTokens;
+    if (sees && segment == first_segment) copy_row(p, total, r);
+    else if (sees) fold_row(p, total, r, scales);
     if (++head == task.group) head = 0, ++last;
   }
 }

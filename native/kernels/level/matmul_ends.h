@@ -81,7 +81,7 @@ INGOT_INLINE void add_shifts(const RowsEnd& end, Vec (&a)[R][2]) {
 
 /// Adds a residual of int8.
 template <int R>
-INGOT_INLINE void add_bytes_of(const RowsEnd& end, Vec (&a)[R][2], int row) {
+INGOT_INLINE void add_byte_residual(const RowsEnd& end, Vec (&a)[R][2], int row) {
   const TileOperand& residual = *end.extra(end.chain.residual);
   const Link& link = end.chain.links[end.chain.residual];
   const Vec zero_point = broadcast(link.zero), scale = broadcast(link.scale);
@@ -102,7 +102,7 @@ INGOT_INLINE void end_bytes(const RowsEnd& end, Vec (&a)[R][2], int row) {
   const Chain& chain = end.chain;
   each_shared(end, 0, a, [](Vec v, Vec w) __attribute__((always_inline)) { return v * w; });
   add_shifts(end, a);
-  if (chain.residual >= 0) add_bytes_of(end, a, row);
+  if (chain.residual >= 0) add_byte_residual(end, a, row);
   const std::int64_t stride = end.job->epilogue.out.row_stride;
   std::int8_t* y = (std::int8_t*)end.job->epilogue.out.data + (end.first_row + row) * stride + end.column;
   const auto store_all = [&]<bool Rectified>(Flag<Rectified>) __attribute__((always_inline)) {
@@ -131,7 +131,7 @@ INGOT_INLINE void end_floats(const RowsEnd& end, Vec (&a)[R][2], int row) {
   }
   add_shifts(end, a);
   if (chain.residual >= 0 && end.extra(chain.residual)->dtype == DType::int8) {
-    add_bytes_of(end, a, row);
+    add_byte_residual(end, a, row);
   } else if (chain.residual >= 0) {
     const TileOperand& residual = *end.extra(chain.residual);
     const T* from = (const T*)residual.data + first * residual.row_stride + end.column;

@@ -213,21 +213,21 @@ INGOT_INLINE void multiply_position(const WinogradJob& job, const float* v, cons
   }
 }
 
-/// Where 16 outputs of a tile's pixels go, as floats, and what they end with there: nothing, or a clamp.
-template <bool Ended>
-struct Finished {
+/// Where 16 outputs of a tile's pixels go as floats, and how: as they are, or with a bias and limits (Clamp).
+template <bool Clamped>
+struct Destination {
   float* at;
   std::int64_t row, pixel;  // floats from row to row, and from pixel to pixel
   Vec bias, low, high;
 
   [[gnu::always_inline]] void put(int i, int j, Vec value) const {
-    store(at + i * row + j * pixel, Ended ? min(high, max(low, value + bias)) : value);  // a NaN, as second operand, passes
+    store(at + i * row + j * pixel, Clamped ? min(high, max(low, value + bias)) : value);  // a NaN, as second operand, passes
   }
 };
 
 /// Two rows of a tile's outputs (0 and 2, or 1 and 3) for 16 outputs; adds 0 to `faults` when their ends are finite.
-template <bool Odd, bool Ended>
-INGOT_INLINE void finish_rows(const float* m, const Finished<Ended>& to, Vec& faults) {
+template <bool Odd, bool Clamped>
+INGOT_INLINE void finish_rows(const float* m, const Destination<Clamped>& to, Vec& faults) {
   Vec half[2][6];
   INGOT_UNROLL for (int j = 0; j < 6; ++j) {
     Vec column[6];
@@ -244,8 +244,8 @@ INGOT_INLINE void finish_rows(const float* m, const Finished<Ended>& to, Vec& fa
 }
 
 /// A line's outputs for 16 outputs; adds 0 to `faults` when its ends are finite.
-template <WinogradTile Tile, bool Ended>
-INGOT_INLINE void finish_line(const float* m, const Finished<Ended>& to, Vec& faults) {
+template <WinogradTile Tile, bool Clamped>
+INGOT_INLINE void finish_line(const float* m, const Destination<Clamped>& to, Vec& faults) {
   constexpr int kInputs = inputs_of(Tile), kOutputs = size_of(Tile);
   Vec from[kInputs], t[kOutputs];
   INGOT_UNROLL for (int i = 0; i < kInputs; ++i) from[i] = load(m + i * kPanel);
@@ -255,8 +255,8 @@ INGOT_INLINE void finish_line(const float* m, const Finished<Ended>& to, Vec& fa
 }
 
 /// A square's outputs for 16 outputs; adds 0 to `faults` when its corners are finite.
-template <WinogradTile Tile, bool Ended>
-INGOT_INLINE void finish_square(const float* m, const Finished<Ended>& to, Vec& faults) {
+template <WinogradTile Tile, bool Clamped>
+INGOT_INLINE void finish_square(const float* m, const Destination<Clamped>& to, Vec& faults) {
   constexpr int kInputs = inputs_of(Tile), kOutputs = size_of(Tile);
   Vec half[kOutputs][kInputs];
   INGOT_UNROLL for (int j = 0; j < kInputs; ++j) {
@@ -275,12 +275,12 @@ INGOT_INLINE void finish_square(const float* m, const Finished<Ended>& to, Vec& 
 
 /// A tile's outputs for one panel, `row` floats from row to row and `pixel` from pixel to pixel, with the clamp or as they are; whether its
 /// corners are finite.
-template <WinogradTile Tile, bool Ended>
+template <WinogradTile Tile, bool Clamped>
 INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row, std::int64_t pixel, [[maybe_unused]] const Clamp* clamp) {
   Vec faults = zero();
   for (int c = 0; c < kPanel; c += kLanes, m += kLanes) {
-    Finished<Ended> to{y + c, row, pixel, zero(), zero(), zero()};
-    if constexpr (Ended) to.bias = load(clamp->bias + c), to.low = broadcast(clamp->low), to.high = broadcast(clamp->high);
+    Destination<Clamped> to{y + c, row, pixel, zero(), zero(), zero()};
+    if constexpr (Clamped) to.bias = load(clamp->bias + c), to.low = broadcast(clamp->low), to.high = broadcast(clamp->high);
     if constexpr (Tile == WinogradTile::square_4) {
       finish_rows<false>(m, to, faults);
       finish_rows<true>(m, to, faults);
@@ -351,9 +351,9 @@ INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std
                  smaller(kPanel, job.outputs - column));
 }
 
-/// The same of tiles that end with a clamp, those that are whole in their registers.
+/// The same where the epilogue is a clamp: tiles whose pixels are all inside end in registers.
 template <WinogradTile Tile>
-INGOT_INLINE void finish_run_with(const Clamp& clamp, const WinogradJob& job, EpilogueTile& epilogue, std::int64_t tile, int run,
+INGOT_INLINE void finish_clamped_run(const Clamp& clamp, const WinogradJob& job, EpilogueTile& epilogue, std::int64_t tile, int run,
                                   std::int64_t panel, const float* m) {
   const Corner corner = corner_of(job, tile);
   if (corner.row + height_of(Tile) > job.out_height || corner.column + run * width_of(Tile) > job.out_width)
@@ -514,8 +514,8 @@ void transform_inputs(const WinogradJob& job) {
   });
 }
 
-/// Whether the outputs of a panel are whole rows of floats, and the expression is a clamp: which.
-inline bool ends_with_clamp(const WinogradJob& job, const EpilogueTile& epilogue, std::int64_t panel, Clamp& clamp) {
+/// Whether a panel's outputs end in registers: there are 32 of them, as float32, and the epilogue is a clamp. Which one.
+inline bool ends_in_registers(const WinogradJob& job, const EpilogueTile& epilogue, std::int64_t panel, Clamp& clamp) {
   const std::int64_t column = panel * kPanel;
   if (job.epilogue.out.dtype != DType::float32 || job.outputs - column < kPanel) return false;
   TileOperand extras[kMaxInputs];
@@ -532,13 +532,13 @@ INGOT_INLINE void finish_outputs(const WinogradJob& job, std::int64_t first, int
   begin_epilogue(job.epilogue, epilogue);
   for (int panel = 0; panel < panels; ++panel) {
     Clamp clamp;
-    const bool clamped = ends_with_clamp(job, epilogue, first + panel, clamp);
+    const bool clamped = ends_in_registers(job, epilogue, first + panel, clamp);
     for (int tile = 0, run; tile < job.tiles; tile += run) {
       const std::int64_t at = job.first_tile + tile, left = smaller(job.tiles_across - at % job.tiles_across, job.tiles - tile);
       const std::int64_t runs = (left + kMost - 1) / kMost;
       run = (int)((left + runs - 1) / runs);
       const float* const m = job.m + (panel * job.tiles + tile) * job.m_tile;
-      if (clamped) finish_run_with<Tile>(clamp, job, epilogue, at, run, first + panel, m);
+      if (clamped) finish_clamped_run<Tile>(clamp, job, epilogue, at, run, first + panel, m);
       else finish_run<Tile>(job, epilogue, at, run, first + panel, m);
     }
   }

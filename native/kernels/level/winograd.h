@@ -18,8 +18,8 @@
 // the transformed tile the block and in it the channel run upwards in one accumulator; then come the fixed sums of the transforms.
 //
 // Two taps, which phases of transposed convolutions have along an axis, take tiles of 4 outputs that read 5 inputs, for the points 0, 1/2, -1,
-// 2, ∞: 5 products in the place of 8, and of 2x2 taps 25 in the place of 64. The error is 2.8 times the direct sum's (with 0, ±1, ±2 it
-// would be 3.5 to 4.2 times): root mean square 6e-7 for 64 channels, as of 3x3 taps.
+// 2, ∞: 5 products in the place of 8, and of 2x2 taps 25 in the place of 64. The error is 2.8 times the direct sum's (with 0, ±1, 2, ∞
+// it would be 4.2 times): root mean square 6e-7 for 64 channels, as of 3x3 taps.
 //
 // A value that is not finite would spread over its tile. It always reaches one of the tile's corner outputs (of a line its ends), so a
 // tile whose corners are not all finite is computed again from the weight itself, in the order of the direct product.
@@ -43,7 +43,7 @@ constexpr int kVDepth = 64;      // rows of k of a block of transformed inputs
 constexpr int kVRow = 64 + 16;   // floats from tile to tile of a block: an odd number of cache lines
 constexpr int kRunPixels = 16;   // outputs side by side of neighbouring tiles that are finished together: 32 outputs of them are kTile
 
-/// Which outputs a tile has: 4x4, 2x2, 4x1, 2x1, 1x4, 1x2. Short ones have 4 each way, of two taps.
+/// Which outputs a tile has: 4x4, 2x2, 4x1, 2x1, 1x4, 1x2; then 4x4, 4x1 and 1x4 of two taps each way, the short ones.
 enum class WinogradTile : std::uint8_t { square_4, square_2, down_4, down_2, across_4, across_2, short_square, short_down, short_across };
 
 constexpr bool is_short(WinogradTile tile) { return tile >= WinogradTile::short_square; }
