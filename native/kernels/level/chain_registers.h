@@ -1,0 +1,183 @@
+// Rows of operands and of results of a chain (chain.h) in registers: loaded, rounded and stored, and steps that take long.
+#pragma once
+
+#include "chain_links.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+template <int R, int C>
+INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int64_t column, int lanes, Vec (&v)[R][C]) {
+  const std::int64_t at = row * from.row_stride + column * from.column_stride;
+  const auto each = [&](auto* p) {
+    if (from.row_stride == 0 && from.spacing() == Spacing::dense && lanes == kLanes * C) {  // a bias: one row for all
+      Vec row[C];
+      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) row[c] = load(p + c * kLanes);
+      _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = row[c];
+      }
+      return;
+    }
+    _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r, p += from.row_stride) {
+      if (from.spacing() == Spacing::repeated) {
+        const Vec value = broadcast(load_one(p));
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = value;
+      } else {
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c)
+          v[r][c] = lanes == kLanes * C ? load(p + c * kLanes) : load_partial(p + c * kLanes, lanes);
+      }
+    }
+  };
+  if (from.dtype == DType::float32) each((const float*)from.data + at);
+  else if (from.dtype == DType::bfloat16) each((const bfloat16*)from.data + at);
+  else if (from.dtype == DType::float16) each((const float16*)from.data + at);
+  else if (from.dtype == DType::int8) each((const std::int8_t*)from.data + at);
+  else each((const std::uint8_t*)from.data + at);
+}
+
+/// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal. streams: p and the stride are whole lines. normal: no
+/// value is a denormal.
+template <int R, int C>
+INGOT_INLINE bool store_rounded([[maybe_unused]] bfloat16* p, [[maybe_unused]] std::int64_t stride, [[maybe_unused]] const Vec (&v)[R][C],
+                                [[maybe_unused]] bool streams = false, [[maybe_unused]] bool normal = false) {
+#if defined(__AVX512BF16__)
+  if constexpr (C == 2) {
+    constexpr int kDenormal = 0x20;
+    __mmask16 denormal = 0;
+    if (!normal) {
+      _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r)
+        denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(v[r][0].v, kDenormal), _mm512_fpclass_ps_mask(v[r][1].v, kDenormal)));
+    }
+    if (denormal != 0) return false;
+    _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r, p += stride) {
+      const __m512bh row = _mm512_cvtne2ps_pbh(v[r][1].v, v[r][0].v);
+      if (streams) _mm512_stream_si512((__m512i*)p, (__m512i)row);
+      else __builtin_memcpy(p, &row, sizeof row);
+    }
+    return true;
+  }
+#endif
+  return false;
+}
+
+template <int R, int C>
+INGOT_INLINE void store_rows(const TileOperand& out, std::int64_t row, std::int64_t column, int lanes, const Vec (&v)[R][C]) {
+  const std::int64_t at = row * out.row_stride + column;
+  const auto each = [&](auto* p) {
+    _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r, p += out.row_stride) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) {
+        if (lanes == kLanes * C) store(p + c * kLanes, v[r][c]);
+        else store_partial(p + c * kLanes, v[r][c], lanes);
+      }
+    }
+  };
+  if (out.dtype == DType::float32) {
+    each((float*)out.data + at);
+  } else if (out.dtype == DType::bfloat16) {
+    if (lanes < kLanes * C || !store_rounded((bfloat16*)out.data + at, out.row_stride, v)) each((bfloat16*)out.data + at);
+  } else if (out.dtype == DType::float16) {
+    each((float16*)out.data + at);
+  } else if (out.dtype == DType::int8) {
+    each((std::int8_t*)out.data + at);
+  } else {
+    each((std::uint8_t*)out.data + at);
+  }
+}
+
+template <class Half>
+INGOT_INLINE Vec rounded_to(Vec v) {
+  Half lanes[kLanes];
+  store(lanes, v);
+  return load(lanes);
+}
+
+template <class Half, int R, int C>
+INGOT_INLINE void round_rows(Vec (&v)[R][C]) {
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < C; ++c) v[r][c] = rounded_to<Half>(v[r][c]);
+}
+
+/// Steps that take long anyway.
+template <int R, int C>
+__attribute__((noinline)) void slow_step(Step step, Vec (&v)[R][C]) {
+  const auto each = [&](auto of) __attribute__((always_inline)) {
+    for (int r = 0; r < R; ++r) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = of(v[r][c]);
+    }
+  };
+  switch (step) {
+    case Step::round_bfloat16: return round_rows<bfloat16>(v);
+    case Step::round_float16: return round_rows<float16>(v);
+    case Step::silu: return each([](Vec x) { return silu(x); });
+    case Step::mish: return each([](Vec x) { return mish(x); });
+    case Step::gelu: return each([](Vec x) { return gelu(x); });
+    case Step::tanh: return each([](Vec x) { return tanh(x); });
+    default: return each([](Vec x) { return sigmoid(x); });
+  }
+}
+
+template <class T>
+constexpr bool is_byte = __is_same(T, std::int8_t) || __is_same(T, std::uint8_t);
+
+#if defined(__AVX512BW__)
+constexpr bool kEndsBounded = true;
+#else
+constexpr bool kEndsBounded = false;  // store_ended has nothing to gain
+#endif
+template <bool>
+struct Flag {};
+template <class T>
+constexpr float most_of = __is_same(T, std::int8_t) ? 127 : 255;
+
+/// Whole numbers in the range of a byte, from floats that are in that of the ending: two rows of two vectors. Rectified: its lower limit is 0.
+/// Bounded: values are NaN or fit int32 when they are rounded, and the upper limit is that of T.
+template <class T, bool Rectified, bool Bounded>
+INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, const Vec (&v)[2][2]) {
+  const Vec factor = broadcast(ending.factor), low = broadcast(ending.low), high = broadcast(ending.high);
+#if defined(__AVX512BW__)
+  const __m512i zero_point = _mm512_set1_epi16((short)ending.zero);
+  __m512i words[2];
+  _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+    __m512i q[2];
+    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+      const __m512 scaled = (v[r][c] * factor).v;
+      // Rectified: what is below every int32, and a NaN, which passes as second operand, become the least one.
+      const __m512 least = Rectified ? scaled : _mm512_maskz_max_ps(_mm512_cmp_ps_mask(scaled, scaled, _CMP_ORD_Q), scaled, low.v);
+      const __m512 most = Bounded ? least : _mm512_min_ps(high.v, least);
+      q[c] = _mm512_cvt_roundps_epi32(most, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    }
+    words[r] = _mm512_packs_epi32(q[0], q[1]);
+    if constexpr (Rectified) words[r] = _mm512_max_epi16(words[r], _mm512_setzero_si512());
+    if (ending.zero != 0) words[r] = _mm512_adds_epi16(words[r], zero_point);
+  }
+  const __m512i mixed = __is_same(T, std::int8_t) ? _mm512_packs_epi16(words[0], words[1]) : _mm512_packus_epi16(words[0], words[1]);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i bytes = _mm512_permutexvar_epi32(order, mixed);
+  _mm256_storeu_si256((__m256i*)p, _mm512_castsi512_si256(bytes));
+  _mm256_storeu_si256((__m256i*)(p + stride), _mm512_extracti64x4_epi64(bytes, 1));
+#else
+  const Vec zero_point = broadcast(ending.zero);
+  _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+      const Vec scaled = v[r][c] * factor;
+      store(p + r * stride + c * kLanes, round_even(min(high, max(low, select(is_nan(scaled), zero(), scaled)))) + zero_point);
+    }
+  }
+#endif
+}
+
+/// Two vectors of a row that all rows share; what changes no sum where there is none.
+INGOT_INLINE void load_shared(const TileOperand* o, std::int64_t column, Vec (&row)[2]) {
+  _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+    const std::int64_t at = column + c * kLanes;
+    if (o == nullptr) row[c] = broadcast(-0.0f);
+    else if (o->dtype == DType::float32) row[c] = load((const float*)o->data + at);
+    else if (o->dtype == DType::bfloat16) row[c] = load((const bfloat16*)o->data + at);
+    else row[c] = load((const float16*)o->data + at);
+  }
+}
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL
