@@ -100,7 +100,7 @@ def quantize(
             kept.
         metric: your own measure in its place: called with an engine, gives a number of which more is better. `budget`
             is then by how much it may fall below that of the float engine.
-        keep: names of layers that stay float, with * and ? as in file names, and the words first and last.
+        keep: names of layers that stay float, with * and ? as in file names; first and last where none is named so.
         bias_correction: whether to add to each output what rounding the weights takes from its mean, where this makes
             the error smaller.
         errors: whether to measure the error of each layer alone; a budget needs it.
@@ -422,10 +422,9 @@ def _kept(layers: Sequence[Layer], keep: Sequence[str]) -> list[str]:
     whys = [layer.why for layer in layers]
     able = [i for i, why in enumerate(whys) if not why]
     for name in keep:
-        if name in (FIRST, LAST):
+        found = [i for i, layer in enumerate(layers) if fnmatch.fnmatchcase(layer.name, name)]
+        if not found and name in (FIRST, LAST):
             found = (able[:1] if name == FIRST else able[-1:]) or [0]
-        else:
-            found = [i for i, layer in enumerate(layers) if fnmatch.fnmatchcase(layer.name, name)]
         if not found:
             names = ", ".join(layer.name for layer in layers)
             raise UserError(f"keep: no layer is named {name!r:.80}; there are {names[:600]}")

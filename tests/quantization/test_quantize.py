@@ -211,6 +211,21 @@ def test_layers_by_name_stay_float() -> None:
         made(keep="*")
 
 
+def test_a_layer_that_is_named_last_is_kept_by_its_name() -> None:
+    n = Network("named")
+    y = n.input("x", Spec(("N", 4, 6, 6), "float32"))
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((4, 4, 1, 1)).astype(np.float32) for name in ("stem", "last", "head")}
+    for name, w in weights.items():
+        y = F.conv(
+            y, n.parameter(name, Spec(w.shape, "float32")), **{**WINDOW, "pre_padding": (0, 0), "post_padding": (0, 0)}
+        )
+    n.output("y", y)
+    data = [rng.standard_normal((2, 4, 6, 6)).astype(np.float32)]
+    kinds = {name: one["type"] for name, one in layers(ingot.quantize(n, data, weights=weights, keep="last")).items()}
+    assert kinds == {"stem": "int8", "last": "float", "head": "int8"}
+
+
 def test_a_budget_is_kept_with_few_layers_in_float() -> None:
     whole = made()
     error = whole.config["quantization"]["error"]
