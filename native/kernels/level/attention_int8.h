@@ -223,9 +223,9 @@ void add_quads(const Parts& p, const Operands& o, int r, int rows, Seen any) {
 
 #else
 
-void score_quads(const Parts&, const Operands&, int, int, Seen) {}
-void no_weights(float*) {}
-void add_quads(const Parts&, const Operands&, int, int, Seen) {}
+inline void score_quads(const Parts&, const Operands&, int, int, Seen) {}
+inline void no_weights(float*) {}
+inline void add_quads(const Parts&, const Operands&, int, int, Seen) {}
 
 #endif
 

@@ -211,7 +211,7 @@ INGOT_INLINE void weigh_quad_rows(const AttentionTask& task, const Parts& p, con
 
 #else
 
-void read_value_scales(const Operands&, Seen, ValueScales&) {}
+inline void read_value_scales(const Operands&, Seen, ValueScales&) {}
 template <class Scores, class Product, class Between>
 void weigh_quad_rows(const AttentionTask&, const Parts&, const Operands&, std::int64_t, int, int, float*, const Seen*, const Product&, const Between&) {}
 

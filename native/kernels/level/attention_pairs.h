@@ -60,7 +60,7 @@ SeenByRows seen_by_rows(const AttentionTask& task, std::int64_t start) {
 }
 
 /// Whether the values of a chunk are paired as they are multiplied: one or two rows that see all of it would not pay for more.
-bool pairs_in_place(const AttentionTask& task, std::int64_t start) {
+inline bool pairs_in_place(const AttentionTask& task, std::int64_t start) {
   return task.rows <= 2 && task.value_dim % (2 * kLanes) == 0 && seen_by_rows(task, start).every.whole();
 }
 

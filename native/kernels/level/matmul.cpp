@@ -88,21 +88,21 @@ struct Nibbles {
 // A level has what its instructions make faster than at the level that it extends.
 const MatmulTable matmul_table = {
 #if defined(__AVX512BF16__)
-    .bfloat16 = {run_job<Pairs>, Pairs::blocking, 2, pack_panel<std::uint16_t, 2>, run_small},
+    .bfloat16 = {.run = run_job<Pairs>, .blocking = Pairs::blocking, .speed = 2, .pack = pack_panel<std::uint16_t, 2>, .small = run_small},
     .int8 = kQuadsProduct,  // whose sums may become bfloat16
     .grouped_bfloat16 = run_grouped<PairWords>,
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     .int8 = kQuadsProduct,
-    .int8_int4 = {run_job<Nibbles>, Nibbles::blocking},
+    .int8_int4 = {.run = run_job<Nibbles>, .blocking = Nibbles::blocking},
 #if defined(__AVX512VNNI__)
     .grouped_int8 = run_grouped<QuadWords>,
 #endif
 #else
-    .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking, 1, pack_panel<std::uint32_t, 1>},
-    .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking, 1, pack_panel<std::uint16_t, 1>},
-    .bfloat16 = {run_job<Pairs>, Pairs::blocking, 1, pack_panel<std::uint16_t, 2>},
+    .float32 = {.run = run_job<OneByOne<float>>, .blocking = OneByOne<float>::blocking, .pack = pack_panel<std::uint32_t, 1>},
+    .float16 = {.run = run_job<OneByOne<float16>>, .blocking = OneByOne<float16>::blocking, .pack = pack_panel<std::uint16_t, 1>},
+    .bfloat16 = {.run = run_job<Pairs>, .blocking = Pairs::blocking, .pack = pack_panel<std::uint16_t, 2>},
     .int8 = kQuadsProduct,
-    .int8_int4 = {run_job<Nibbles>, Nibbles::blocking},
+    .int8_int4 = {.run = run_job<Nibbles>, .blocking = Nibbles::blocking},
 #if defined(__AVX512F__)
     .grouped_float32 = run_grouped<FloatWords>,
 #endif
