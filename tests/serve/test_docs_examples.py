@@ -34,7 +34,7 @@ def run(command: list[str], text: str, server: Running) -> str:
 
 def test_the_client(server: Running) -> None:
     shown = run([sys.executable, "-c"], BLOCKS["python"], server)
-    assert "completion_tokens=" in shown and "import " in shown and shown.endswith("2\n")
+    assert "completion_tokens=" in shown and shown.endswith("2\n")  # between them a text that nobody foresees
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
