@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, settings
 
 from ingot.passes import pipeline
 from tests import kept, sampling, workers
+from tests.gpu import GPU
 from tests.kept import PICO
 from tests.workers import PROCESSES, seconds_per_folder, shared, unit
 
-if not Path("/proc/driver/nvidia").exists():  # read when Triton is imported, which others may do before our own tests
+if not GPU:  # read when Triton is imported, which others may do before our own tests
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Tests start some hundred processes: what one has compiled the others read, whatever the environment says of that.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
-from pathlib import Path
 
 import pytest
 
-GPU = Path("/proc/driver/nvidia").exists()
+from tests.gpu import GPU
 
 
 @pytest.fixture(autouse=True)

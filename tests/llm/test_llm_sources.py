@@ -10,7 +10,7 @@ import pytest
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, TooLongError, UserError
 from ingot.llm.llm import LLM
-from tests.backends.conftest import GPU
+from tests.gpu import GPU
 from tests.llm.pico import block_bytes
 
 

@@ -52,13 +52,6 @@ void power(const Tile& tile, const Instruction& s) {
   for (int i = 0; i < tile.count; ++i) to[i] = __builtin_powf(a[i * step_a], b[i * step_b]);
 }
 
-template <class Half>
-INGOT_INLINE Vec through(Vec x) {
-  Half lanes[kLanes];
-  store(lanes, x);
-  return load(lanes);
-}
-
 // ---- any class, element by element; a repeated value keeps its step of 0
 
 template <class To, class From, class F>
@@ -496,9 +489,9 @@ void run_step(const Tile& tile, const Instruction& s) {
     case Step::silu_mul: return map2(tile, s, [](Vec a, Vec b) { return silu(a) * b; });
     case Step::mish: return map1(tile, s, [](Vec a) { return mish(a); });
     case Step::gelu: return map1(tile, s, [](Vec a) { return gelu(a); });
-    case Step::round_bfloat16: return map1(tile, s, [](Vec a) { return through<bfloat16>(a); });
+    case Step::round_bfloat16: return map1(tile, s, [](Vec a) { return rounded_to<bfloat16>(a); });
     case Step::replace_nan: return map2(tile, s, [](Vec a, Vec b) { return select(is_nan(a), b, a); });
-    case Step::round_float16: return map1(tile, s, [](Vec a) { return through<float16>(a); });
+    case Step::round_float16: return map1(tile, s, [](Vec a) { return rounded_to<float16>(a); });
     default: return run_other(tile, s);
   }
 }

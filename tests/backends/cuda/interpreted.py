@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-GPU = Path("/proc/driver/nvidia").exists()
+from tests.gpu import GPU
+
 WITHOUT = "Triton is not installed: pip install 'ingot[gpu-test]', which has it for Linux on x86-64"
 
 
