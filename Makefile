@@ -39,8 +39,8 @@ bench: $(VENV)/bench ## all benchmarks with their peers; nothing else should run
 
 # What a part needs beside the tests' extras.
 NEEDS := $(if $(filter docs all,$(PART)),$(VENV)/docs) $(if $(filter fuzz-python fuzz-onnx all,$(PART)),$(VENV)/fuzz) $(if $(filter fuzz-native all,$(PART)),build/fuzz/done)
-conformance: $(VENV)/test $(NEEDS)  ## the long suites, PART=NAME or all, without PART the list; writes docs/conformance.md
-	PATH=$(BIN):$$PATH $(BIN)/python -m tools.conformance $(PART)
+conformance: $(VENV)/test $(NEEDS)  ## the long suites, PART=NAME or all, without PART the list, in WORKERS processes; writes docs/conformance.md
+	PATH=$(BIN):$$PATH WORKERS=$(WORKERS) $(BIN)/python -m tools.conformance $(PART)
 
 fuzz: $(VENV)/fuzz build/fuzz/done  ## fuzz every parser for SECONDS each
 	$(BIN)/python -m fuzz --seconds $(SECONDS)

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 OUTCOMES = ("passed", "failed", "skipped")
 ENDED = (-signal.SIGINT, -signal.SIGTERM)  # by somebody
 MOST_NAMES = 40  # of failed tests, in a section
+WORKERS = int(os.environ.get("WORKERS", "2"))  # processes: `make conformance PART=NAME WORKERS=14`
 
 
 @dataclass
@@ -34,12 +35,12 @@ class Outcome:
     tests: Counter[str] = field(default_factory=Counter)
 
 
-def run_tests(arguments: Sequence[str], environment: Mapping[str, str] | None = None, workers: int = 2) -> Outcome:
+def run_tests(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Outcome:
     """pytest with these arguments. A run that ends otherwise than well has failed, whatever it counted.
 
     One that somebody ends is none: KeyboardInterrupt.
     """
-    words = ["-q", "-n", str(workers), *arguments]
+    words = ["-q", "-n", str(WORKERS), *arguments]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", *words, f"--junitxml={report}"]
