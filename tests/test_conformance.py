@@ -15,7 +15,7 @@ import pytest
 from ingot import _native
 from ingot.errors import UserError
 from tools.conformance import __main__ as conformance
-from tools.conformance import parts, sanitizers
+from tools.conformance import parts, sanitizers, suites
 from tools.conformance.page import FACTS, Page, Section, table
 from tools.conformance.site import faults
 from tools.conformance.suites import ROOT, Outcome, counted, run_tests
@@ -159,17 +159,19 @@ def test_counting() -> None:
     assert bad[:2] == ["tests/ops/test_ops::test_case[x]", "tests/ops/test_ops::test_case[y]"]
 
 
-def test_a_run_without_tests_has_failed() -> None:
-    outcome = run_tests(["tests/test_imports.py", "-k", "nothing_is_called_so"], workers=0)
+def test_a_run_without_tests_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "WORKERS", 0)
+    outcome = run_tests(["tests/test_imports.py", "-k", "nothing_is_called_so"])
     assert outcome.failed and not outcome.tests
     assert "pytest ended with status 5" in outcome.body
 
 
-def test_a_run_that_somebody_ends_is_none(tmp_path: Path) -> None:
+def test_a_run_that_somebody_ends_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest is killed by a test here; a test that fails for whatever reason is no such end."""
+    monkeypatch.setattr(suites, "WORKERS", 0)
     (tmp_path / "test_end.py").write_text("import os, signal\ndef test(): os.kill(os.getpid(), signal.SIGTERM)\n")
     with pytest.raises(KeyboardInterrupt, match="status -15"):
-        run_tests([str(tmp_path / "test_end.py"), f"--rootdir={tmp_path}"], workers=0)
+        run_tests([str(tmp_path / "test_end.py"), f"--rootdir={tmp_path}"])
 
 
 def test_reports_are_found_once_each(tmp_path: Path) -> None:

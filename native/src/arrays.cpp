@@ -1,6 +1,8 @@
 // The buffer protocol does the work; it has no names for bfloat16 and float8, which cross as views of unsigned integers of the same memory.
 #include "arrays.h"
 
+#include <nanobind/stl/string.h>
+
 #include <utility>
 
 #include "copy_strided.h"
