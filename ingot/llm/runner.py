@@ -44,7 +44,8 @@ class Runner:
         session: of an engine whose program has the inputs of a step (docs/format.md).
         cache: the block pool that the steps' requests have their tables in.
         max_step_tokens, max_running: as the scheduler's.
-        max_length: the most tokens a request can have; fixes the width of the block table.
+        max_length: the most tokens a request can have; with the cache, which none can outgrow, it fixes the width of the
+            block table.
         short_length: as the scheduler's.
         embeds: whether hidden_rows is among the inputs; engines of earlier versions have none.
         check: whether a step whose logits are no numbers is run once more, to say where they come from.
@@ -72,7 +73,7 @@ class Runner:
         self._hidden_rows = np.zeros(max_step_tokens, np.int32)
         self._query_start = np.zeros(max_running + 1, np.int32)
         self._context_len = np.zeros(max_running, np.int32)
-        self._block_table = np.zeros((max_running, cache.blocks_for(max_length)), np.int32)
+        self._block_table = np.zeros((max_running, min(cache.blocks_for(max_length), cache.num_blocks)), np.int32)
         # Which table each row shows, and how many of its blocks: a row is written only where it has changed.
         self._shown: list[tuple[list[int] | None, int]] = [(None, 0)] * max_running
 

@@ -67,6 +67,17 @@ def test_a_request_beyond_the_whole_cache_is_refused(engine: Engine) -> None:
         assert model.generate("x", max_tokens=62, ignore_end=True).completion_tokens == 62
 
 
+def test_a_context_that_no_memory_holds(engine: Engine) -> None:
+    """A model may say that its context is 2³¹ − 1: what a step needs is sized by the cache, not by that."""
+    header = {**engine.header, "config": {**engine.header["config"], "context_length": 2**31 - 1}}
+    large = Engine.from_memory(header, {n: engine.tensor(n) for n in header["weights"]})
+    with LLM(large, kv_memory=4 * block_bytes(engine), max_running=8) as model:
+        assert model.context_length == 2**31 - 1
+        assert len(model.generate("class A:", max_tokens=2).token_ids) == 2
+        with pytest.raises(TooLongError, match="cache"):
+            model.generate([5] * 1000, max_tokens=2)
+
+
 def test_without_a_tokenizer_ids_still_work(engine: Engine) -> None:
     header = {**engine.header, "files": {}}
     names = [n for n in header["weights"] if not n.startswith("file.")]
