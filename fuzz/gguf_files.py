@@ -48,7 +48,8 @@ SEEDS = [
             "llama.block_count": 1, "llama.feed_forward_length": 32, "llama.attention.head_count": 2,
             "llama.attention.layer_norm_rms_epsilon": 1e-5, "tokenizer.ggml.model": "llama",
             "tokenizer.ggml.tokens": ["<unk>", "a", "b", "ab"], "tokenizer.ggml.scores": [0.0, -1.0, -2.0, -0.5],
-            "tokenizer.ggml.token_type": [2, 1, 1, 1], "tokenizer.ggml.eos_token_id": 1,
+            "tokenizer.ggml.token_type": [2, 1, 1, 1], "tokenizer.ggml.bos_token_id": 2,
+            "tokenizer.ggml.eos_token_id": 1,
         },
         {
             "token_embd.weight": ("Q4_0", (4, 32), bytes(72)),

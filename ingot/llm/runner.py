@@ -44,8 +44,8 @@ class Runner:
         session: of an engine whose program has the inputs of a step (docs/format.md).
         cache: the block pool that the steps' requests have their tables in.
         max_step_tokens, max_running: as the scheduler's.
-        max_length: the most tokens a request can have; with the cache, which none can outgrow, it fixes the width of the
-            block table.
+        max_length: the most tokens a request can have; with the cache, which none can outgrow, it fixes the width of
+            the block table.
         short_length: as the scheduler's.
         embeds: whether hidden_rows is among the inputs; engines of earlier versions have none.
         check: whether a step whose logits are no numbers is run once more, to say where they come from.

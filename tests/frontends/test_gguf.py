@@ -199,6 +199,15 @@ WRONG: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("a token twice", lambda m: m["tokenizer.ggml.tokens"].append("a"), "has 4,096 entries for 4,097 tokens"),
     ("merges of one", lambda m: m.update({"tokenizer.ggml.merges": ["a"]}), "must be pairs"),
     ("an end beyond", lambda m: m.update({"tokenizer.ggml.eos_token_id": 9999}), "must be the id of one of 4,096"),
+    ("pairs of no token", lambda m: m["tokenizer.ggml.merges"].append("a zz"), "joins 'a' and 'zz', of which one"),
+    ("an end of turn beyond", lambda m: m.update({"tokenizer.ggml.eot_token_id": 9999}), "eot_token_id must be the id"),
+    ("an end of text", lambda m: m.update({"tokenizer.ggml.eot_token_id": "a"}), "of 4,096 tokens, not a"),
+    ("no beginning", lambda m: m.pop("tokenizer.ggml.bos_token_id"), "bos_token_id is missing, and every text"),
+    ("types beyond", lambda m: m["tokenizer.ggml.token_type"].append(7), "token_type has 4,097 entries"),
+    ("a type of 7", lambda m: m["tokenizer.ggml.token_type"].__setitem__(5, 7), "has 7, and types are 0 to 6"),
+    ("half a type", lambda m: m.update({"tokenizer.ggml.token_type": [1.5] * 4096}), "token_type has 1.5, and"),
+    ("a template of 5", lambda m: m.update({"tokenizer.chat_template": 5}), "chat_template must be a text, not 5"),
+    ("a part", lambda m: m.update({"split.count": 3}), "split.count is 3: it is a part of a model.*--merge"),
     ("an alignment of 3", lambda m: m.update({"general.alignment": 3}), "must be a power of two"),
 ]
 
@@ -359,3 +368,13 @@ def test_scales_of_q4_0_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "nan.gguf").write_bytes(written(metadata(), tensors))
     with pytest.raises(CheckpointError, match=r"blk\.2\.ffn_up\.weight holds 1 scales"):
         ingot.build(tmp_path / "nan.gguf", report=False)
+
+
+def test_scales_of_other_blocks_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).standard_normal((4096, 256))
+    kind, shape, data = stored(array, "Q8_0")
+    (tmp_path / "inf.gguf").write_bytes(
+        written(metadata(), {"token_embd.weight": (kind, shape, data[:34] + b"\x00\x7c" + data[36:])})
+    )
+    with pytest.raises(CheckpointError, match=r"token_embd\.weight holds blocks .*: 32 of its values are NaN or inf"):
+        GgufModel(tmp_path / "inf.gguf")["model.embed_tokens.weight"]

@@ -88,14 +88,18 @@ class GgufModel(Mapping[str, np.ndarray]):
                 f"{path}: the architecture {str(named)[:SHOWN]!r} is not read from GGUF; {', '.join(FAMILIES)} are. "
                 "Give the folder of the model that the file was converted from"
             )
+        if type(parts := metadata.get("split.count", 1)) is not int or parts > 1:
+            raise CheckpointError(
+                f"{path}: split.count is {str(parts)[:SHOWN]}: it is a part of a model, and models are read whole; "
+                "llama.cpp's `llama-gguf-split --merge FIRST_PART WHOLE.gguf` joins its parts"
+            )
         self._family = FAMILIES[named]
         fields = _Fields(self.directory, metadata, f"{named}.")
         self._names = self._named()
         self.config = self._config(fields)
         self.files = tokenizer_files(self.directory, metadata)
-        ends = [metadata[key] for key in _ENDS if type(metadata.get(key)) is int]
+        ends = [end for key in _ENDS if (end := self._token(key)) is not None]
         self.files["generation_config.json"] = json.dumps({"eos_token_id": list(dict.fromkeys(ends))}).encode()
-
         self.quantized = {name: self._matrix(name) for name in self._names if self._is_int4(name)}
         self.unused: tuple[str, ...] = ()
 
@@ -140,7 +144,24 @@ class GgufModel(Mapping[str, np.ndarray]):
         return self._file.info(self._names[name])
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._unpaired(name, self._file[self._names[name]])
+        own = self._names[name]
+        with np.errstate(all="ignore"):  # what comes of a bad scale is told below
+            found = self._file[own]
+        if self._file.places[own].kind.read is not None and (none := int((~np.isfinite(found)).sum())):
+            raise CheckpointError(
+                f"{self.directory}: {own} holds blocks whose scales are no numbers: {none:,} of its values are NaN or "
+                "infinite. The file is damaged: fetch it again"
+            )
+        return self._unpaired(name, found)
+
+    def _token(self, key: str) -> int | None:
+        """The id of a token that the metadata names; None where it names none."""
+        found, count = self._file.metadata.get(key), self.config["vocab_size"]
+        if found is not None and (type(found) is not int or not 0 <= found < count):
+            raise CheckpointError(
+                f"{self.directory}: {key} must be the id of one of {count:,} tokens, not {str(found)[:SHOWN]}"
+            )
+        return found
 
     def _unpaired(self, name: str, found: np.ndarray) -> np.ndarray:
         """Rows in the order that the model's directory has, of queries and keys too."""

@@ -17,6 +17,7 @@ from ingot.frontends.gguf.file import Value
 
 PREFIX = "tokenizer.ggml."
 UNKNOWN, CONTROL, OWN = 2, 3, 4  # types of tokens
+TYPES = range(7)  # llama.cpp's: 0 undefined, 1 usual, 5 unused, 6 a byte
 MAX_PIECE = 256  # characters of a token of SentencePiece; published ones have up to 48
 MAX_MERGES = 2_000_000  # as many as a tokenizer.json may have; tokens that all are halves of others have many more
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -41,6 +42,8 @@ def tokenizer_files(path: Path, metadata: Mapping[str, Value]) -> dict[str, byte
     found = _Metadata(path, metadata)
     tokens = found.texts("tokens")
     types = found.numbers("token_type", len(tokens)) or [1] * len(tokens)
+    if odd := [kind for kind in types if kind not in TYPES]:
+        raise CheckpointError(f"{path}: {PREFIX}token_type has {odd[0]!r:.40}, and types are 0 to {TYPES[-1]}")
     if len(set(tokens)) != len(tokens):
         raise CheckpointError(f"{path}: {PREFIX}tokens names a token twice")
     content = _byte_level(found, tokens) if model == "gpt2" else _pieces(found, tokens, types)
@@ -54,6 +57,10 @@ def tokenizer_files(path: Path, metadata: Mapping[str, Value]) -> dict[str, byte
         "bos_token": found.token("bos_token_id", tokens), "eos_token": found.token("eos_token_id", tokens),
         "unk_token": found.token("unknown_token_id", tokens), "chat_template": metadata.get("tokenizer.chat_template"),
     }  # fmt: skip
+    if not isinstance(settings["chat_template"], str | None):
+        raise CheckpointError(f"{path}: tokenizer.chat_template must be a text, not {settings['chat_template']!r:.40}")
+    if settings["add_bos_token"] and settings["bos_token"] is None:
+        raise CheckpointError(f"{path}: {PREFIX}bos_token_id is missing, and every text is to begin with this token")
     if found.flag("add_eos_token", False):
         raise CheckpointError(f"{path}: {PREFIX}add_eos_token is set: texts that get an end token are not read")
     known = {name: value for name, value in settings.items() if value is not None}
@@ -72,6 +79,10 @@ def _byte_level(found: _Metadata, tokens: list[str]) -> dict[str, Any]:
     merges = [text.split(" ") for text in found.texts("merges")]
     if any(len(pair) != 2 for pair in merges):
         raise CheckpointError(f"{found.path}: {PREFIX}merges must be pairs with a space between them")
+    known = set(tokens)
+    if odd := next((pair for pair in merges if not known.issuperset((*pair, "".join(pair)))), None):
+        raise CheckpointError(f"{found.path}: {PREFIX}merges joins {odd[0]!r:.60} and {odd[1]!r:.60}, of which one, or "
+                              f"what they make, is none of the {len(tokens):,} tokens")  # fmt: skip
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
