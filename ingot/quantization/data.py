@@ -11,7 +11,7 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.engine.session import as_array
-from ingot.errors import InputError, UserError
+from ingot.errors import DTypeError, InputError, UserError
 from ingot.ir import Network, Value
 from ingot.llm.memory import available_memory
 from ingot.npz_file import read_npz
@@ -123,13 +123,19 @@ class _Flat:
 
 
 def _fitted(value: Any, port: Value, who: str, inputs: Sequence[Value]) -> Array:
-    """An array as an input takes it: floats become its float type, nothing else is converted."""
+    """An array as an input takes it: floats become its float type, in this machine's byte order; nothing else is
+    converted."""
     name = port.name
     try:
         array = as_array(value, name)
     except InputError as e:
         raise InputError(f"{who}: {e}") from None
-    kind, wanted = dtypes.get(array.dtype), port.dtype
+    try:
+        kind, wanted = dtypes.get(array.dtype.newbyteorder("=")), port.dtype
+    except DTypeError:
+        raise InputError(f"{who}: input {name!r} is an array of {array.dtype}, and the network takes "
+                         f"{port.dtype.name}") from None  # fmt: skip
+    array = array.astype(kind.numpy, copy=False)  # the other byte order is converted
     if kind is not wanted and kind in dtypes.FLOATS and wanted in dtypes.FLOATS:
         array = array.astype(wanted.numpy)
     elif kind is not wanted:

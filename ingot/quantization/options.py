@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,11 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises UserError for a wrong word, and for words that do not go together."""
+        if self.percentile is not None and not _is_number(self.percentile):
+            raise UserError(f"percentile must be a number from 50 to 100, not {self.percentile!r:.60}")
         check_method(self.method, self.magnitudes)
+        if not _are_names(self.keep):
+            raise UserError(f"keep must be the name of a layer or a list of such names, not {self.keep!r:.60}")
         if self.percentile is not None and self.method != PERCENTILE:
             raise UserError(f"percentile is a word for the method of this name, and the method is {self.method}: give "
                             f"method={PERCENTILE!r} with it")  # fmt: skip
@@ -80,3 +84,7 @@ def check_smooth(smooth: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, Collection) and all(isinstance(name, str) for name in value)

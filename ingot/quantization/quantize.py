@@ -422,7 +422,7 @@ def _kept(layers: Sequence[Layer], keep: Sequence[str]) -> list[str]:
     whys = [layer.why for layer in layers]
     able = [i for i, why in enumerate(whys) if not why]
     for name in keep:
-        found = [i for i, layer in enumerate(layers) if fnmatch.fnmatchcase(layer.name, name)]
+        found = [i for i, layer in enumerate(layers) if layer.name == name or fnmatch.fnmatchcase(layer.name, name)]
         if not found and name in (FIRST, LAST):
             found = (able[:1] if name == FIRST else able[-1:]) or [0]
         if not found:

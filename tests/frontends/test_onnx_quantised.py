@@ -148,6 +148,36 @@ def test_scales_that_are_none(op: str, scale: Any) -> None:
         import_network(model, None)
 
 
+def in_blocks(size: int, scale: Array) -> Any:
+    node = helper.make_node("DequantizeLinear", ["x", "s"], ["y"], axis=1, block_size=size)
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", onnx.TensorProto.INT8, (2, 6))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (2, 6))], [numpy_helper.from_array(scale, "s")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize(("size", "shape", "words"), [
+    (-2, (2, 3), "block_size must be positive, and is -2"),
+    (2, (3,), "blocks need scales of 2 dimensions, not 1"),
+    (2, (2, 4), "4 scales along axis 1 are not those of 6 in blocks of 2"),
+    (4, (2, 1), "1 scales along axis 1 are not those of 6 in blocks of 4"),
+])  # fmt: skip
+def test_blocks_that_are_none(size: int, shape: tuple[int, ...], words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        import_network(Model(in_blocks(size, np.ones(shape, np.float32)), "test"), None)
+
+
+@pytest.mark.parametrize("size", [4, 6, 2**62])
+def test_a_last_block_may_be_cut_off(size: int, tmp_path: Path) -> None:
+    """Also of a block much larger than the tensor, which takes no more memory than that."""
+    scale = RNG.uniform(0.1, 1, (2, -(-6 // size))).astype(np.float32)
+    x = RNG.integers(-100, 100, (2, 6)).astype(np.int8)
+    onnx.save(in_blocks(size, scale), tmp_path / "net.onnx")
+    found = ingot.build(tmp_path / "net.onnx", report=False).run({"x": x})["y"]
+    assert np.array_equal(found, x * np.repeat(scale, min(size, 6), 1)[:, :6])
+
+
 def test_pairs_around_floats() -> None:
     """Explicit QuantizeLinear and DequantizeLinear, biases of int32 too; Gemm by a turned weight of uint8."""
     stored = {

@@ -211,19 +211,21 @@ def test_layers_by_name_stay_float() -> None:
         made(keep="*")
 
 
-def test_a_layer_that_is_named_last_is_kept_by_its_name() -> None:
+@pytest.mark.parametrize("name", ["last", "blocks[0]"])
+def test_a_layer_of_that_very_name_is_kept(name: str) -> None:
+    """What else the name would mean, the last layer or a pattern of characters, does not count then."""
     n = Network("named")
     y = n.input("x", Spec(("N", 4, 6, 6), "float32"))
     rng = np.random.default_rng(0)
-    weights = {name: rng.standard_normal((4, 4, 1, 1)).astype(np.float32) for name in ("stem", "last", "head")}
-    for name, w in weights.items():
+    weights = {label: rng.standard_normal((4, 4, 1, 1)).astype(np.float32) for label in ("stem", name, "head")}
+    for label, w in weights.items():
         y = F.conv(
-            y, n.parameter(name, Spec(w.shape, "float32")), **{**WINDOW, "pre_padding": (0, 0), "post_padding": (0, 0)}
+            y, n.parameter(label, Spec(w.shape, "float32")), **{**WINDOW, "pre_padding": (0, 0), "post_padding": (0, 0)}
         )
     n.output("y", y)
     data = [rng.standard_normal((2, 4, 6, 6)).astype(np.float32)]
-    kinds = {name: one["type"] for name, one in layers(ingot.quantize(n, data, weights=weights, keep="last")).items()}
-    assert kinds == {"stem": "int8", "last": "float", "head": "int8"}
+    found = layers(ingot.quantize(n, data, weights=weights, keep=name))
+    assert {label: one["type"] for label, one in found.items()} == {"stem": "int8", name: "float", "head": "int8"}
 
 
 def test_a_budget_is_kept_with_few_layers_in_float() -> None:
@@ -326,7 +328,7 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
     labelled = torch.utils.data.TensorDataset(torch.tensor(whole), torch.zeros(len(whole)))
     loader = torch.utils.data.DataLoader(labelled, batch_size=4)
     want = layers(made(errors=False, bias_correction=False))
-    for data in ([b["x"] for b in batches()], Loader(), str(path), loader, [whole]):
+    for data in ([b["x"] for b in batches()], Loader(), str(path), loader, [whole], [whole.astype(">f4")]):
         found = layers(made(data, errors=False, bias_correction=False))
         assert found == want, type(data)
 
@@ -343,6 +345,8 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
     ([()], InputError, "batch 0 of data has 0 arrays"),
     ([np.zeros((1, 4, 8, 8), np.float32)], InputError, r"input 'x' is \[1, 4, 8, 8\], and the network takes"),
     ([np.zeros((1, 3, 8, 8), np.uint8)], InputError, "is uint8, and the network takes float32"),
+    ([np.array([None])], InputError, "batch 0 of data: input 'x' is an array of object, and the network takes float32"),
+    ([np.zeros((1, 3, 8, 8), "M8[s]")], InputError, r"is an array of datetime64\[s\]"),
     ([np.full((1, 3, 8, 8), np.nan, np.float32)], InputError, "has NaN or infinite elements"),
     ([np.full((1, 3, 8, 8), 3e38, np.float32)], ValueFault, "batch 0 of data: %.* is NaN or infinite"),
     (["x"], InputError, "batch 0 of data: input 'x' is a str"),
@@ -498,7 +502,8 @@ def test_plans_of_other_networks_and_damaged_ones(engine: Engine) -> None:
 
 @pytest.mark.parametrize("words", [
     {"method": "max"}, {"percentile": 3, "method": "percentile"}, {"budget": -1}, {"budget": True}, {"samples": 0},
-    {"batches": 1.5}, {"budget": 0.1, "errors": False}, {"percentile": 99}, {"percentile": 99, "method": "mse"},
+    {"batches": 1.5}, {"keep": 5}, {"keep": [5]}, {"keep": None}, {"percentile": "99", "method": "percentile"},
+    {"budget": 0.1, "errors": False}, {"percentile": 99}, {"percentile": 99, "method": "mse"},
 ])  # fmt: skip
 def test_wrong_words_are_refused(words: dict[str, Any]) -> None:
     with pytest.raises(UserError):

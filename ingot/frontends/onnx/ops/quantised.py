@@ -27,7 +27,15 @@ def spread_over(scale: Any, x: Any, axis: int, block: int) -> Any:
     """A scale of the tensor, of each slice along an axis, or of blocks along it, as what broadcasts to x."""
     if block:
         at = axis_of(axis, len(x.shape), "axis")
-        pieces = scale.shape[at]
+        if block < 0:
+            raise Unsupported(f"block_size must be positive, and is {block}")
+        if len(scale.shape) != len(x.shape):
+            raise Unsupported(f"blocks need scales of {len(x.shape)} dimensions, not {len(scale.shape)}")
+        size, pieces = x.shape[at], scale.shape[at]
+        if isinstance(size, int) and isinstance(pieces, int):
+            if pieces != -(-size // block):
+                raise Unsupported(f"{pieces} scales along axis {at} are not those of {size} in blocks of {block}")
+            block = min(block, size)  # of one block
         apart = F.reshape(scale, (*scale.shape[: at + 1], 1, *scale.shape[at + 1 :]))
         wide = F.expand(apart, (*scale.shape[: at + 1], block, *scale.shape[at + 1 :]))
         joined = F.reshape(wide, (*scale.shape[:at], dims.mul(pieces, block), *scale.shape[at + 1 :]))
