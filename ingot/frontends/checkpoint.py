@@ -25,6 +25,7 @@ MAX_CONFIG = 4 << 20
 MAX_INDEX = 64 << 20
 MAX_FILE = 256 << 20  # tokenizer.json of the largest vocabularies has some 30 MB
 MAX_SHARDS = 2_000
+MODELOPT = "hf_quant_config.json"
 MAX_LISTED = 30
 _PICKLE = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?\Z")
@@ -145,13 +146,19 @@ def read_json(directory: Path, name: str, limit: int = MAX_CONFIG) -> dict[str, 
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """config.json, which every model directory has."""
+    """config.json, which every model directory has; with what modelopt says of quantised weights in a file beside it.
+    """
     config = read_json(directory, "config.json")
     if config is None:
         hint = ""
         if any(path.suffix == ".gguf" for path in directory.iterdir()):
             hint = "; of a GGUF file, give the file itself"
         raise CheckpointError(f"{foreign.folder(directory)}{hint}")
+    if config.get("quantization_config") is None and (beside := read_json(directory, MODELOPT)) is not None:
+        if not isinstance(said := beside.get("quantization"), dict):
+            raise CheckpointError(f"{directory / MODELOPT}: quantization must be an object: how weights are quantised")
+        if said.get("quant_algo") is not None:  # null where the cache alone is quantised
+            config["quantization_config"] = {**said, "quant_method": "modelopt"}
     return config
 
 

@@ -153,7 +153,8 @@ def float8(block: tuple[int, int] | None = None, strategy: str = "", scale: str 
         numbers = (rng.standard_normal(shape) * 100).clip(-448, 448).astype(dtypes.float8_e4m3fn.numpy)
         wide = numbers.astype(np.float32)
         if block is None:
-            scales = rng.uniform(0.0005, 0.002, (shape[0], 1) if strategy == "channel" else (1,)).astype(np.float32)
+            given = {"channel": (shape[0], 1), "scalar": ()}.get(strategy, (1,))
+            scales = np.asarray(rng.uniform(0.0005, 0.002, given), np.float32)
             return Layer({"weight": numbers, scale: scales}, wide * scales)
         count = tuple(-(-n // b) for n, b in zip(shape, block, strict=True))
         scales = rng.uniform(0.0005, 0.002, count).astype(np.float32)
@@ -269,6 +270,10 @@ CASES = {
     "compressed fp8, experts": Case(
         compressed({**_FP8, "strategy": "channel"}, "float-quantized", ignore=_GATE), float8(strategy="channel"),
         config=MIXTRAL),
+    "fbgemm fp8": Case({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, float8(strategy="channel")),
+    "modelopt fp8": Case(
+        {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"], "producer": {"name": "modelopt"}},
+        float8(strategy="scalar")),
     "fp8": Case({"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"},
                 float8((128, 128), scale="weight_scale_inv"), floats="of 8 bits"),
 }  # fmt: skip

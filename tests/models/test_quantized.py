@@ -289,6 +289,23 @@ def test_what_is_not_done_is_said(tmp_path: Path) -> None:
     assert kinds["tensors not used"].where == (f"{Q}.input_scale",)
 
 
+def test_what_modelopt_says_beside_config_json(tmp_path: Path) -> None:
+    tensors, wanted, config = model(CASES["modelopt fp8"])
+    folder = write(tmp_path / "m", tensors, config)
+    beside = folder / "hf_quant_config.json"
+    said = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": said}))
+    loaded = models.load(folder, "float32")
+    assert np.array_equal(loaded.weights[f"{Q}.weight"], wanted[f"{Q}.weight"])
+    beside.write_text(json.dumps({"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}))
+    plain = write(tmp_path / "plain", wanted, config)
+    (plain / beside.name).write_bytes(beside.read_bytes())
+    assert np.array_equal(models.load(plain, "float32").weights[f"{Q}.weight"], wanted[f"{Q}.weight"])
+    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": []}))
+    with pytest.raises(CheckpointError, match=r"hf_quant_config\.json: quantization must be an object"):
+        models.load(folder)
+
+
 # ------------------------------------------------------------------------------------------------------------ bad files
 
 Change = Callable[[dict[str, np.ndarray]], Any]
@@ -407,6 +424,8 @@ BAD_CONFIGS: list[tuple[Any, str]] = [
     (compressed({**BY_BITS, "strategy": "tensor_group"}, "pack-quantized"), "strategy: 'tensor_group'"),
     (compressed({**BY_BITS, "type": "float", "num_bits": 4}, "float-quantized"), "4 bits are not read, only 8"),
     (compressed({**BY_BITS, "strategy": "block"}, "int-quantized"), "blocks of integers are not read"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo: 'NVFP4' is not supported; supported are FP8"),
+    ({"quant_method": "modelopt"}, "quant_algo: is missing"),
     ({"quant_method": "fp8", "weight_block_size": [128]}, "must be two positive integers"),
     ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "must be two positive integers"),
 ]

@@ -15,7 +15,7 @@ from ingot.frontends.fields import Fields
 from ingot.frontends.lora.patterns import MAX_STEPS, BoundedPattern, BoundedPatternError, Steps
 
 KEYS = ("quantization_config", "compression_config")  # the second is what compressed-tensors wrote before 2024-09
-METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
+METHODS = ("awq", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt")
 FORMATS = ("dense", "float-quantized", "int-quantized", "mixed-precision", "naive-quantized", "pack-quantized")
 MAX_GROUP = 1 << 24
 MAX_GROUPS = 64  # config_groups of one file
@@ -154,7 +154,19 @@ def _fp8(fields: Fields) -> Quantization:
     return Quantization("fp8", ((("Linear",), Scheme("floats", 8, block=block, one=block is None, rows=rows)),))
 
 
-_READERS = {"awq": _awq, "gptq": _gptq, "fp8": _fp8}
+def _fbgemm(fields: Fields) -> Quantization:
+    """Meta's: a scale for each output; inputs are rounded by row, cut off at activation_scale_ub."""
+    return Quantization("fbgemm_fp8", ((("Linear",), Scheme("floats", 8, rows="float8 (dynamic, by token)")),))
+
+
+def _modelopt(fields: Fields) -> Quantization:
+    """NVIDIA's: of its algorithms the one with a scale for each weight, and for its inputs one that is static."""
+    fields.choice("quant_algo", ("FP8",))
+    rows = "float8 (static, by tensor)"
+    return Quantization("modelopt", ((("Linear",), Scheme("floats", 8, one=True, rows=rows)),))
+
+
+_READERS = {"awq": _awq, "fbgemm_fp8": _fbgemm, "fp8": _fp8, "gptq": _gptq, "modelopt": _modelopt}
 
 
 # --------------------------------------------------------------------------------------------------- compressed-tensors
