@@ -190,7 +190,7 @@ def _over(rank: int, kernel: Any, **more: Any) -> dict[str, Any]:
 
 @op("avg_pool")
 class AvgPool(Pool):
-    """The mean of each window, accumulated in float32, rounded once.
+    """The mean of each window, accumulated in float32, rounded once; of int8 it is float32.
 
     A window's sum is divided by `divisor` if there is one, else by the window's size: padding counts with
     `count_include_pad`, elements beyond the padding (with ceil_mode) never do.
@@ -226,6 +226,9 @@ class AvgPool(Pool):
              _over(2, kernel=(3, 2), stride=2, pre=1, ceil_mode=True, channels_last=True)),
         Case("bfloat16 rounds once", (bf16(1, 3, 6, 6),), _over(2, kernel=3, stride=3)),
         Case("float16 rounds once", (f16(1, 6, 3),), _over(1, kernel=3, stride=1, channels_last=True)),
+        Case("int8 becomes float32", (i8(2, 8, 6, 37),), _over(2, kernel=2, stride=2, channels_last=True)),
+        Case("int8, padding does not count", (i8(1, 2, 5, 5),),
+             _over(2, kernel=3, stride=(2, 1), pre=1, count_include_pad=False)),
         Case("no samples", (f32(0, 3, 8),), _over(1, kernel=2, stride=2)),
         Case("the kernel is larger than x", (f32(1, 3, 2),), _over(1, kernel=3, stride=2),
              error=r"dimension 2 of the result would have size 0 = \(2 \+ 0 \+ 0 - 3\) / 2 \+ 1, rounded down"),
@@ -251,7 +254,7 @@ class AvgPool(Pool):
 
     def infer(self, x: Spec) -> Spec:
         require(self.divisor is None or self.divisor >= 1, f"divisor must be at least 1, or None, got {self.divisor}")
-        return super().infer(x)
+        return super().infer(x.like(dtype=dtypes.float32) if x.dtype is dtypes.int8 else x)
 
     def divisors(self, sizes: Sequence[int], count: Sequence[int]) -> Array:
         """What each window's sum is divided by."""
@@ -264,6 +267,7 @@ class AvgPool(Pool):
         return found if self.divisor is None else np.full(found.shape, self.divisor, np.float64)
 
     def reference(self, x: Array) -> Array:
+        x = x.astype(np.float32) if x.dtype == np.int8 else x
         wide = channels_first(widen(x), self.channels_last)
         count, after = self.geometry.place(wide.shape[2:])
         whole = padded(wide, self.pre_padding, after)
@@ -275,6 +279,7 @@ class AvgPool(Pool):
         return rounded(as_given(y, self.channels_last), x)
 
     def torch(self, torch: Any, x: Any) -> Any:
+        x = x.float() if x.dtype == torch.int8 else x
         rank, wide = len(self.kernel), torch_wide(channels_first(x, self.channels_last))
         if self.torch_takes(wide) and (rank > 1 or self.divisor is None):
             rest = (self.divisor,) if rank > 1 else ()

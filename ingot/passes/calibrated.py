@@ -9,7 +9,8 @@ The integers stand where x is made: behind what only moves elements (views, conc
 all of this moves bytes, and once for all its readers. What only moves elements of several tensors gives them one scale.
 A product may round each of its rows with a scale of its own instead, which a run finds. Where the outputs of two layers
 are added, that of the first waits in int8 for the second, whose epilogue adds it: as floats it would be four times the
-bytes.
+bytes. What averages windows for another layer reads the integers too, where they are made in any case: a skip of a
+U-Net is never floats then.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ingot.ops.binary import Add
 from ingot.ops.control import CONTROL, bodies
 from ingot.ops.conversion import Dequantize
 from ingot.ops.movement import Permute, Reshape, Slice
+from ingot.ops.pool import AvgPool
 from ingot.ops.product import Matmul
 from ingot.ops.spatial import Conv, ConvTranspose
 from ingot.passes import convolution
@@ -362,7 +364,8 @@ def as_rounded(x: Value, scale: float) -> Value:
 
 def _readers(layers: Sequence[Layer], sources: Mapping[Value, float]) -> dict[Value, list[Node]]:
     """The nodes that read each source as it is once it has been integers: layers, the moves before them, and sums of
-    whole tensors (residuals), so that its floats need not be kept beside the integers."""
+    whole tensors (residuals) and averages that become integers too, so that its floats need not be kept beside the
+    integers."""
     wanted: set[Node] = {layer.node for layer in layers}
     front = [layer.node.inputs[0] for layer in layers]
     while front:
@@ -370,7 +373,11 @@ def _readers(layers: Sequence[Layer], sources: Mapping[Value, float]) -> dict[Va
         if x not in sources and x.node not in wanted:
             wanted.add(x.node)
             front.extend(x.node.inputs)
-    return {v: [n for n in v.uses if n in wanted or _is_residual(n)] for v in sources}
+
+    def reads(node: Node) -> bool:
+        return node in wanted or _is_residual(node) or (isinstance(node.op, AvgPool) and node.output in sources)
+
+    return {v: [node for node in v.uses if reads(node)] for v in sources}
 
 
 def _is_residual(node: Node) -> bool:

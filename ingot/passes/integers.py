@@ -23,7 +23,7 @@ from ingot.ir import F, Network, Node, Spec, Value
 from ingot.ops.conversion import Dequantize, Quantize
 from ingot.ops.lowering import MOST_INT8
 from ingot.ops.movement import Concat, Permute, Reshape, Slice
-from ingot.ops.pool import MaxPool
+from ingot.ops.pool import AvgPool, MaxPool
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import FIXED, derive, is_uniform, recipe_of, sizes, stored
 
@@ -267,11 +267,14 @@ def _signed_zero(network: Network, zero: list[Value]) -> tuple[Value, ...]:
 
 
 def integers(network: Network, log: Log) -> None:
-    """What moves or compares dequantised numbers does so with the integers, and what is quantised as it was before is
-    left as it was."""
+    """What moves, compares or averages dequantised numbers does so with the integers, and what is quantised as it was
+    before is left as it was."""
     dead: list[Node] = []
     for node in list(network.nodes):
-        new = _moved(network, node) if isinstance(node.op, MOVES) else _again(node)
+        if isinstance(node.op, AvgPool):
+            new = _averaged(network, node)
+        else:
+            new = _moved(network, node) if isinstance(node.op, MOVES) else _again(node)
         if new is None:
             continue
         note(log, "integers", node, "on the integers")
@@ -295,6 +298,22 @@ def _moved(network: Network, node: Node) -> Value | None:
     with network.insert_before(node):
         moved = network.emit(node.op, tuple(f.integers for f in found if f is not None))
         return network.emit(maker.op, (moved, *scalars))  # type: ignore[no-any-return]
+
+
+def _averaged(network: Network, node: Node) -> Value | None:
+    """The means of dequantised int8 as those of the integers, less the zero point, times the scale. Zeros around x are
+    no zero points, and neither is what a divisor of its own leaves out."""
+    op: Any = node.op
+    found = _dequantized(node.inputs[0])
+    if found is None or found.integers.kind in FIXED or found.integers.dtype is not dtypes.int8:
+        return None
+    if found.zero and (op.divisor is not None or any((*op.pre_padding, *op.post_padding))):
+        return None
+    with network.insert_before(node):
+        means = network.emit(op, (found.integers,))
+        if found.zero:
+            means = F.sub(means, np.float32(found.zero))
+        return F.cast(F.mul(means, np.float32(found.scale)), node.output.dtype)  # type: ignore[no-any-return]
 
 
 def _again(node: Node) -> Value | None:

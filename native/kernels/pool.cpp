@@ -1,9 +1,10 @@
 // avg_pool, max_pool: windows over 1 to 3 spatial axes of x [N, *S, C]; y's shape says how far they slide. adaptive_pool: as many
 // windows as y's shape says, which share each axis as evenly as whole positions do: from floor(o * S / O) to ceil((o + 1) * S / O).
 //
-// Limits: x and y have one of the three compute floats (max_pool: or are int8) and dense channels, other strides are any. Sums are float32. Averages:
-// a window is divided by `divisor`, or by its positions inside x, or (count_include_pad) inside x with its padding; a window
-// that finds nothing is zero (max_pool: -inf, or -128). A NaN in a window is its greatest value.
+// Limits: x and y have one of the three compute floats (max_pool: or are int8; avg_pool: int8 becomes float32) and dense channels, other strides are
+// any. Sums are float32, of int8 exact up to 2^17 positions. Averages: a window is divided by `divisor`, or by its positions inside x, or
+// (count_include_pad) inside x with its padding; a window that finds nothing is zero (max_pool: -inf, or -128). A NaN in a window is its greatest
+// value.
 #include "level/pool.h"
 
 #include <nlohmann/json.hpp>
@@ -138,13 +139,17 @@ void require_types(const char* name, Types in, Types out, std::initializer_list<
 }
 
 std::unique_ptr<Kernel> make_avg_pool(const nlohmann::json& json, Types in, Types out, Level level) {
-  require_types("avg_pool", in, out);
-  Params params("avg_pool", json);
+  const char* name = "avg_pool";
+  require_operands(name, in, 1, 1, out, 1);
+  const bool bytes = in[0].dtype == DType::int8;
+  if (!bytes) require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  require_dtype(name, "y", out[0].dtype, {bytes ? DType::float32 : in[0].dtype});
+  Params params(name, json);
   const Window window(params, in, out, {.post_padding = true});
   const bool count_padding = params.flag("count_include_pad");
   const std::int64_t divisor = params.integer("divisor", 0, std::int64_t{1} << 53);
   params.done();
-  return std::make_unique<Pool>("avg_pool", half_for(pool_halves, level).average, window, count_padding, divisor);
+  return std::make_unique<Pool>(name, half_for(pool_halves, level).average, window, count_padding, divisor);
 }
 
 std::unique_ptr<Kernel> make_max_pool(const nlohmann::json& json, Types in, Types out, Level level) {

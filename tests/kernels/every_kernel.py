@@ -166,6 +166,8 @@ def of_int8() -> Iterator[tuple[str, Case]]:
     yield "conv_depthwise to int8", [Call("conv_depthwise", taps, [(I8, (2, 9, 11, 75))], over)]
     pooled = {"kernel": [3, 3], "stride": [1, 1], "pre_padding": [1, 1], "dilation": [1, 1]}
     yield "max_pool int8", [Call("max_pool", taps[:1], [(I8, (2, 9, 11, 75))], pooled)]
+    average = window(post_padding=[1, 1], count_include_pad=False, divisor=0)
+    yield "avg_pool int8", [Call("avg_pool", taps[:1], [(F32, (2, 5, 11, 75))], average)]
 
 
 def products(dtype: Any) -> Iterator[tuple[str, Case]]:

@@ -70,7 +70,8 @@ def outputs(x: Array, window: dict[str, Any], ceil: bool = False) -> tuple[int, 
 
 
 def pool(kernel: str, x: Array, out: Sequence[int], window: dict[str, Any], threads: int = 1) -> Array:
-    (y,) = run(kernel, [x], [(x.dtype, (x.shape[0], *out, x.shape[-1]))], threads, **window)
+    dtype = np.float32 if kernel == "avg_pool" and x.dtype == np.int8 else x.dtype
+    (y,) = run(kernel, [x], [(dtype, (x.shape[0], *out, x.shape[-1]))], threads, **window)
     return y
 
 
@@ -108,6 +109,18 @@ def test_avg_pool(case: Any, count: bool, divisor: int, threads: int) -> None:
     window = {**window, "count_include_pad": count, "divisor": divisor}
     out = outputs(x, window, ceil)
     close(pool("avg_pool", x, out, window, threads), average(x, out, window), 16)
+
+
+@given(case=cases(), count=st.booleans(), divisor=st.sampled_from([0, 3, 4]), threads=st.sampled_from([1, 2]))
+def test_avg_pool_of_int8(case: Any, count: bool, divisor: int, threads: int) -> None:
+    """Sums are exact: all that is rounded is the quotient, in strided x too."""
+    x, window, ceil = case
+    x = np.random.default_rng(x.shape[-1]).integers(-128, 128, (*x.shape[:-1], x.shape[-1] + 7), np.int8)
+    x = x[..., 3:-4]
+    window = {**window, "count_include_pad": count, "divisor": divisor}
+    out = outputs(x, window, ceil)
+    want = average(x, out, window).astype(np.float32)
+    np.testing.assert_array_almost_equal_nulp(pool("avg_pool", x, out, window, threads), want, 1)
 
 
 @given(case=cases(), dilation=st.integers(1, 3), threads=st.sampled_from([1, 2]))
@@ -177,9 +190,9 @@ def test_special_values(dtype: Any) -> None:
     assert (pool("avg_pool", rows, [2], plain([2], [9], pre_padding=[2])) == 0).all()
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.int8)], ids=str)
 def test_batch_threads_and_strides_change_no_bit(dtype: Any) -> None:
-    whole = numbers(dtype, 3, 12, 11, 100)
+    whole = (numbers(np.float32, 3, 12, 11, 100) * 30).astype(dtype)
     part = whole[:, 1:, ::2, 5:95]
     for kernel, window in (("avg_pool", plain([3, 3], [2, 1])), ("max_pool", greatest_window([3, 3], [2, 1]))):
         out = (5, 4)

@@ -104,6 +104,38 @@ def test_a_net_of_convolutions() -> None:
     assert [v.dtype.name for v in made] == ["int8"] * 6 + ["float32"]
 
 
+@pytest.mark.parametrize("zero", [0, 7])
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_an_average(kind: str, zero: int) -> None:
+    """Means of integers, which keep their zero point unless padding counts as another number."""
+    net = Net(2, 6, 8, 10)
+    window = {"kernel": (2, 2), "stride": (2, 2), "pre_padding": (0, 0), "post_padding": (0, 0)}
+    y = F.conv(net.rounded(net.x, 0.03), net.weight(40, 6, 3, 3), **attrs())
+    y = F.avg_pool(net.rounded(y, 0.05, zero, kind), **window)
+    y = F.conv(net.rounded(y, 0.0213, 3), net.weight(8, 40, 3, 3), **attrs())  # with which no mean is a tie
+    low = net.check(y, 1e-5, elementwise=2, conv_packed=2, avg_pool=1)
+    (pooled,) = (node for node in low.nodes if node.op.name == "avg_pool")
+    assert pooled.inputs[0].dtype.name == "int8"
+
+
+@pytest.mark.parametrize(("zero", "more", "dtype"), [
+    (0, {"pre_padding": (1, 1)}, "int8"), (7, {"pre_padding": (1, 1)}, "float32"), (0, {"divisor": 3}, "int8"),
+    (7, {"divisor": 3}, "float32"), (0, {"pre_padding": (1, 1), "count_include_pad": False}, "int8")])  # fmt: skip
+def test_an_average_with_borders(zero: int, more: dict[str, Any], dtype: str) -> None:
+    """What lies around x is 0, and not the zero point."""
+    net = Net(2, 8, 7, 6)
+    window = {"kernel": (2, 3), "stride": (1, 2), "pre_padding": (0, 0), "post_padding": (0, 1), **more}
+    y = F.conv(net.rounded(net.x, 0.03), net.weight(40, 8, 3, 3), **attrs())
+    y = F.avg_pool(net.rounded(y, 0.05, zero), **window)
+    net.network.outputs["y"] = y
+    low = pipeline.lower(net.network, CPU)
+    (pooled,) = (node for node in low.nodes if node.op.name == "avg_pool")
+    assert pooled.inputs[0].dtype.name == dtype
+    want = interpret(net.network, net.feeds, net.weights)["y"]
+    found = build_network(net.network, net.weights).session().run(net.feeds)["y"]
+    assert np.abs(found - want).max() <= 0.05  # a step of what is averaged is decided otherwise where it is a tie
+
+
 @pytest.mark.parametrize("rank", [1, 3])
 def test_other_ranks(rank: int) -> None:
     """A result that is int8 itself, one quantum apart at most."""

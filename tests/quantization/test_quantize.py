@@ -99,6 +99,33 @@ def test_int8_from_layer_to_layer(engine: Engine) -> None:
     assert [dtype(c["out"][0]) for c in calls][:3] == ["int8"] * 3
 
 
+def skipping() -> tuple[Network, dict[str, Array]]:
+    """A skip beside an average, and their join: a step of a U-Net."""
+    rng = np.random.default_rng(3)
+    n = Network("skipping")
+    shapes = {"a": (8, 3, 3, 3), "down": (16, 8, 3, 3), "up": (16, 8, 2, 2), "join": (4, 16, 3, 3)}
+    weights = {name: (rng.standard_normal(s) * 0.3).astype(np.float32) for name, s in shapes.items()}
+    w = {name: n.parameter(name, Spec(s, "float32")) for name, s in shapes.items()}
+    x = n.input("x", Spec(("N", 3, 8, 8), "float32"))
+    halves = {"stride": (2, 2), "pre_padding": (0, 0), "post_padding": (0, 0)}
+    skip = F.mish(F.group_norm(F.conv(x, w["a"], **WINDOW), groups=2))
+    y = F.relu(F.conv(F.avg_pool(skip, kernel=(2, 2), **halves), w["down"], **WINDOW))
+    y = F.conv_transpose(y, w["up"], **halves, dilation=(1, 1))
+    n.output("y", F.conv(F.concat(y, skip, dim=1), w["join"], **WINDOW))
+    return n, weights
+
+
+def test_a_skip_that_is_averaged_too_is_never_floats() -> None:
+    network, weights = skipping()
+    engine = ingot.quantize(network, batches(), weights=weights, always_int8=True)
+    feeds = batches(1, 6, seed=9)[0]
+    assert relative(engine.run(feeds)["y"], ingot.interpret(network, feeds, weights)["y"]) < 0.05
+    program = engine.header["programs"]["cpu"]["entries"]["main"]
+    made = {c["kernel"]: program["buffers"][c["out"][0]] for c in program["calls"]}
+    assert made["group_norm"]["dtype"] == "int8" and made["avg_pool"]["dtype"] == "float32"
+    assert sum(c["kernel"] == "elementwise" for c in program["calls"]) == 2  # the input's rounding, and the average's
+
+
 def branches() -> tuple[Network, dict[str, Array]]:
     """The sum of two convolutions of one image, and one behind it: the first block of a stage."""
     rng = np.random.default_rng(4)

@@ -143,7 +143,7 @@ KERNELS = (
         "avg_pool",
         params="kernel: integers, stride: integers, pre_padding: integers, post_padding: integers, "
         "count_include_pad: flag, divisor: integer",
-        operands=(Operand("x", FLOATS, INNER),),
+        operands=(Operand("x", SUMMED, INNER),),
         results=(Operand("y", FLOATS, INNER),),
         runs={"avg_pool": _avg_pool},
         flops=lambda c: size(c.y) * taps(c),

@@ -13,7 +13,7 @@ namespace ingot {
 struct PoolJob {
   const void* x;                        // the first plane and line that its windows find, at column 0
   void* y;                              // at column `first`
-  DType dtype;
+  DType dtype;                          // of both, but for averages of int8: these are float32
   std::int64_t channels;                // side by side in x and y
   std::int64_t planes, lines;           // positions of the windows inside, along the outer axes
   std::int64_t plane_step, line_step, x_step, y_step;
