@@ -304,8 +304,10 @@ def _averaged(network: Network, node: Node) -> Value | None:
     """The means of dequantised int8 as those of the integers, less the zero point, times the scale. Zeros around x are
     no zero points, and neither is what a divisor of its own leaves out."""
     op: Any = node.op
-    found = _dequantized(node.inputs[0])
-    if found is None or found.integers.kind in FIXED or found.integers.dtype is not dtypes.int8:
+    found = _one_scale(node.inputs[0])
+    if found is None or isinstance(found.scale, Value) or isinstance(found.zero, Value):
+        return None
+    if found.integers.kind in FIXED or found.integers.dtype is not dtypes.int8:
         return None
     if found.zero and (op.divisor is not None or any((*op.pre_padding, *op.post_padding))):
         return None
