@@ -62,6 +62,10 @@ class Smoothing:
         with phases.phase("calibrate") as done:
             texts = texts_of(self.data, "calibrated")
             pieces = _pieces(texts, model)
+            tokens = sum(map(len, pieces))
+            if tokens < ROWS:
+                log.warning("what is large in the model follows from only %d token(s) of text; some thousands, as the "
+                            "model will read them, are usual", tokens)  # fmt: skip
             seen = _Seen(network, model.weights, found, pieces)
             for i in range(len(pieces)):
                 seen.read(i)
@@ -73,7 +77,7 @@ class Smoothing:
                 chosen[place.name] = choose(seen.rows(place), seen.largest[place.name], weights, self.alpha)
                 done(i + 1, len(found))
         new, values = smoothed(network, {name: one.exponents for name, one in chosen.items() if one.exponents.any()})
-        facts = {"tokens": sum(map(len, pieces)), "alpha": {name: one.alpha for name, one in chosen.items()}}
+        facts = {"tokens": tokens, "alpha": {name: one.alpha for name, one in chosen.items()}}
         return Smoothed(new, values, {KEY: facts}, texts if _fits(network) else ())
 
 

@@ -182,6 +182,12 @@ def test_only_the_text_is_seen(uneven: Path, tmp_path: Path) -> None:
     assert not lines & {line.strip() for line in TEXT.splitlines()}
 
 
+def test_a_short_text_is_said(uneven: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = ingot.quantize(uneven, ["import os"], smooth=0.5, report=False)
+    assert engine.config["smooth"]["tokens"] < 10
+    assert "follows from only" in caplog.text and "token(s) of text" in caplog.text
+
+
 def test_command_line(uneven: Path, tmp_path: Path, capsys: Any) -> None:
     text, to = tmp_path / "calib.txt", tmp_path / "out.ingot"
     text.write_text(TEXT)
