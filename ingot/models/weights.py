@@ -79,7 +79,23 @@ ROTARY = Ignored(
 DECODER = Naming(ignored=(ROTARY,))  # of the Llama-like families
 
 
-class CheckpointWeights(Mapping[str, np.ndarray]):
+class _OfParameters(Mapping[str, np.ndarray]):
+    """An array for each of these parameters, made when it is asked for."""
+
+    def __init__(self, specs: Mapping[str, Spec]) -> None:
+        self._specs = specs
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._specs  # without reading it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+
+class CheckpointWeights(_OfParameters):
     """Parameter name → array of the parameter's dtype, read from the checkpoint at each access.
 
     Args:
@@ -96,20 +112,12 @@ class CheckpointWeights(Mapping[str, np.ndarray]):
         sources: Mapping[str, str],
         unit_rows: Collection[str] = (),
     ) -> None:
-        self._checkpoint, self._specs, self.sources, self._unit_rows = checkpoint, specs, sources, unit_rows
+        super().__init__(specs)
+        self._checkpoint, self.sources, self._unit_rows = checkpoint, sources, unit_rows
 
     def __getitem__(self, name: str) -> np.ndarray:
         stored = self._checkpoint[self.sources[name]]
         return prepared(stored, self._specs[name].dtype, name, name in self._unit_rows)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._specs  # without reading it
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._specs)
-
-    def __len__(self) -> int:
-        return len(self._specs)
 
 
 def prepared(stored: np.ndarray, dtype: DType, name: str, unit_rows: bool) -> np.ndarray:
@@ -120,7 +128,7 @@ def prepared(stored: np.ndarray, dtype: DType, name: str, unit_rows: bool) -> np
     return _converted(stored, dtype, name)
 
 
-class RandomWeights(Mapping[str, np.ndarray]):
+class RandomWeights(_OfParameters):
     """Parameter name → seeded random array, made at each access: normal · 0.02, norms 1, biases 0.
 
     The numbers of a tensor depend only on its name, shape, dtype and the seed.
@@ -129,7 +137,8 @@ class RandomWeights(Mapping[str, np.ndarray]):
     DEVIATION = 0.02
 
     def __init__(self, specs: Mapping[str, Spec], seed: int) -> None:
-        self._specs, self._seed = specs, seed
+        super().__init__(specs)
+        self._seed = seed
         self._quantiles: dict[DType, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -141,15 +150,6 @@ class RandomWeights(Mapping[str, np.ndarray]):
         size = math.prod(shape)
         index = bits.random_raw(-(-size // 4)).view(np.uint16)[:size]
         return self._table(spec.dtype)[index].reshape(shape)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._specs  # without reading it
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._specs)
-
-    def __len__(self) -> int:
-        return len(self._specs)
 
     def _table(self, dtype: DType) -> np.ndarray:
         """The 65,536 quantiles of the distribution: looking them up is far faster than drawing normal numbers."""

@@ -294,6 +294,25 @@ def test_a_long_context_is_shared_by_threads(layer: Layer) -> None:
                         assert same_bits(y, whole[requests.index(request)][first:end]), (threads, first, end)
 
 
+@pytest.mark.parametrize("state", [BF16, I8], ids=str)
+@pytest.mark.parametrize(
+    "layer", [Layer(2, 2, 64, BF16), Layer(6, 2, 64, BF16), Layer(2, 2, 64, BF16, window=21)], ids=str
+)
+def test_few_rows_at_the_diagonal(layer: Layer, state: Any) -> None:
+    """18 rows are taken tile by tile, 19 in whole tiles; both leave out groups of 16 tokens that a tile does not see.
+
+    A chunk has the bits of the whole prompt, wherever in a group it begins and ends.
+    """
+    layer = layer._replace(state=state)
+    (request,), blocks = requests_of(layer, [100], 3)
+    opened = open_layer(layer, blocks)
+    (whole,) = step(opened, layer, [(request, 0, 100)])
+    for count in (6, 7, 12, 13, 18, 19, 20, 24, 25):  # tokens: rows of a head, or a third of them
+        for first in (0, 13, 14, 15, 16, 29, 63, 64, 75):
+            (y,) = step(opened, layer, [(request, first, first + count)])
+            assert same_bits(y, whole[first : first + count]), (first, count)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_values_of_any_size_over_segments(dtype: Any) -> None:
     """Scores that rise and fall by hundreds from segment to segment; NaN and infinity in one of them."""

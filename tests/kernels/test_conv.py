@@ -402,6 +402,36 @@ def test_infinities_and_nan_stay_in_their_windows(dtype: str, channels: int) -> 
     assert not np.any(np.isfinite(found[reached])) and np.array_equal(found[~reached], clean[~reached])
 
 
+NAN_WEIGHTS = [
+    ("winograd", 8, 40, square(3, pad=1)),
+    ("patches", 8, 40, square(5, pad=1)),
+    ("strided", 64, 64, square(3, 2, 1)),
+    ("one axis", 32, 32, Window((9, 1), (1, 1), (4, 0), (4, 0), (1, 1))),
+    ("few outputs", 64, 2, square(3, pad=1)),
+    ("groups", 64, 64, square(3, pad=1, groups=8)),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("channels", "outputs", "window"), [c[1:] for c in NAN_WEIGHTS], ids=[c[0] for c in NAN_WEIGHTS]
+)
+def test_a_weight_that_is_nan(dtype: str, channels: int, outputs: int, window: Window) -> None:
+    """It reaches its own output where its tap is inside x; elsewhere it does or does not (docs/importing.md)."""
+    x, w = operands(np.random.default_rng(0), 1, (12, 12), channels, outputs, window, dtype)
+    w[1, 0, 0, 0] = 0
+    without = conv(x, w, window)
+    w[1, 0, 0, 0] = np.nan
+    found = conv(x, w, window)
+    rows, columns = (-(-p // s) for p, s in zipped(window.pre, window.stride))
+    inside = np.zeros(found.shape, bool)
+    inside[:, rows:, columns:, 1] = True
+    # A tile of Winograd's with a NaN is a direct product, of other roundings.
+    left_out = np.isclose(found, without, rtol=0, atol=2.0**-7 * np.abs(without).max())
+    assert np.isnan(found[inside]).all() and (np.isnan(found) | left_out).all()
+    assert np.delete(left_out, 1, -1).all()
+
+
 BAD = [
     ({"outputs": 0}, "parameter outputs is 0"),
     ({"channels": 9}, "groups must divide channels and outputs"),
