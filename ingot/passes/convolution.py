@@ -148,7 +148,7 @@ def _conv(network: Network, node: Node) -> Value:
         last = derive(network, "transpose", [weight], f"{weight.name}.channels_last", axes=axes)
     flat = derive(network, "reshape", [last], f"{weight.name}.flat", shape=(outputs, taps * channels))
     one_by_one = taps == 1 and {*op.stride} == {1} and {*op.pre_padding, *op.post_padding} == {0}
-    if one_by_one and op.groups == 1 and not _is_narrow(outputs, channels, x.dtype):
+    if one_by_one and op.groups == 1 and (of.outside or not _is_narrow(outputs, channels, x.dtype)):
         product = Lowered(inner=PRODUCT, layouts=plain(2), epilogue=of.epilogue, dtype=node.output.dtype)
         return network.emit(product, (x, flat, *of.extras))  # type: ignore[no-any-return]
     return _lowered(node, of, "panels of groups", [packed_groups(network, flat, op.groups, f"{flat.name}.packed")])
@@ -157,8 +157,9 @@ def _conv(network: Network, node: Node) -> Value:
 def _is_narrow(outputs: int, channels: int, dtype: DType) -> bool:
     """Whether a 1×1 convolution has so few outputs that a panel stays nearly empty: conv_packed then has vectors along
     the channels (Narrow::suits in native/kernels/narrow.cpp, for products at float32's speed)."""
-    wide = dtype in (dtypes.float32, dtypes.float16)
-    return wide and outputs <= 8 and ((channels + 15) // 16 + 12) * outputs <= channels + channels // 8
+    product = channels // 4 + 20 if dtype is dtypes.int8 else channels
+    few = outputs <= 8 and ((channels + 15) // 16 + 12) * outputs <= product + channels // 8
+    return few and (dtype in (dtypes.float32, dtypes.float16) or (dtype is dtypes.int8 and channels <= MOST_TAPS))
 
 
 def _is_depthwise(op: Conv, x: Value, weight: Value) -> bool:

@@ -204,7 +204,7 @@ class ConvPacked final : public Convolution {
       winograd_.emplace(p_.outputs, p_.channels, p_.dtype, p_.window, epilogue_, p_.level, tile);
       if (always_winograd()) return;
     }
-    if (p_.groups == 1 && Narrow::suits(p_.channels, p_.outputs, p_.dtype, p_.window, product_.speed))
+    if (p_.groups == 1 && Narrow::suits(p_.channels, p_.outputs, p_.dtype, p_.window, p_.outside, product_.speed))
       narrow_.emplace(p_.channels, p_.outputs, p_.dtype, p_.window, epilogue_, p_.level);
     const GroupedProduct grouped = Grouped::suits(p_.groups, p_.group_channels(), p_.group_outputs(), p_.dtype, p_.level);
     if (grouped != nullptr)

@@ -6,8 +6,11 @@
 
 namespace ingot {
 
-bool Narrow::suits(std::int64_t channels, std::int64_t outputs, DType dtype, const Window& window, int speed) {
-  if (outputs > kNarrowOutputs || dtype == DType::int8) return false;
+bool Narrow::suits(std::int64_t channels, std::int64_t outputs, DType dtype, const Window& window, int outside, int speed) {
+  if (outputs > kNarrowOutputs) return false;
+  // Sums of int8 are of floats, exact up to 2^24. A product takes 20 instructions for each row beside what is multiplied.
+  if (dtype == DType::int8)
+    return window.positions() == 1 && outside == 0 && channels <= kMostNarrowInt8 && ((channels + 15) / 16 + 12) * outputs <= channels / 4 + channels / 8 + 20;
   // In vector instructions for a pixel. Adding up an output's lanes and its epilogue count as twelve; packing a patch as 1/8 of its
   // values.
   const std::int64_t k = window.positions() * channels, taps = window.axis[2].dilation == 1 ? window.axis[2].kernel : 1;
@@ -28,7 +31,9 @@ void Narrow::prepare(const TensorView& panels) const {
     for (std::int64_t output = 0; output < outputs_; ++output)
       for (std::int64_t k = 0; k < lines * line; ++k) {
         const std::int64_t at = weight.begin(output) + (k / weight.depth() * kPanel) * weight.depth() + k % weight.depth();
-        table_.convert(panels.at(at), dtype_, to + output * output_values() + k / line * line_values() + k % line, DType::float32, 1);
+        float* const value = to + output * output_values() + k / line * line_values() + k % line;
+        if (dtype_ == DType::int8) *value = panels.as<std::int8_t>()[at];
+        else table_.convert(panels.at(at), dtype_, value, DType::float32, 1);
       }
     pages_ = std::move(pages);
   });

@@ -15,7 +15,8 @@ namespace ingot {
 class Narrow {
  public:
   /// Whether it is faster than the product over patches, which is `speed` times as fast as one of float32 (PackedProduct). One group.
-  static bool suits(std::int64_t channels, std::int64_t outputs, DType dtype, const Window& window, int speed);
+  /// `outside`: what lies around x.
+  static bool suits(std::int64_t channels, std::int64_t outputs, DType dtype, const Window& window, int outside, int speed);
 
   Narrow(std::int64_t channels, std::int64_t outputs, DType dtype, const Window& window, const Epilogue& epilogue, Level level);
 

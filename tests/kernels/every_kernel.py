@@ -314,6 +314,7 @@ def stored_convolutions() -> Iterator[tuple[str, Case]]:
     yield "conv_packed groups", convolution(F32, 24, 24, 3, 1, stored=True, groups=3)
     yield "conv_packed few outputs", convolution(F32, 3, 40, 3, 1, stored=True)
     yield "conv_packed few outputs float16", convolution(np.float16, 1, 40, 5, 1, stored=True)
+    yield "conv_packed few outputs int8", convolution(I8, 2, 40, 1, 0, stored=True)
     yield "conv_packed winograd float16", convolution(np.float16, 40, 20, 3, 1, stored=True)
     for dtype in (F32, BF16):
         for word in ("direct", "winograd_2", "winograd_4"):

@@ -269,6 +269,9 @@ def test_groups_of_few_channels(dtype: str, groups: int, channels: int, outputs:
     assert np.array_equal(found[..., others], one[..., others])
 
 
+SCALED = {  # sums · a number for each output + another
+    "steps": [["input", "float32", 0], ["input", "float32", 1], ["mul", "float32", 0, 1], ["input", "float32", 2],
+              ["add", "float32", 2, 3]], "outputs": [4]}  # fmt: skip
 FEW = [  # sizes of x, channels, outputs
     ("one output", (9, 41), 32, 1, square(5, 1, 2)),
     ("two, dilated", (13, 15), 33, 2, square(5, 1, 4, 2)),
@@ -304,7 +307,32 @@ def test_few_outputs(dtype: str, sizes: Sizes, channels: int, outputs: int, wind
     assert np.array_equal(conv(x, w, window)[1:], one[1:])
 
 
-@pytest.mark.parametrize("outputs", [1, 5])
+@pytest.mark.parametrize(("channels", "outputs"), [(32, 1), (32, 2), (33, 2), (7, 1), (200, 4), (1024, 8), (1028, 8)])
+@pytest.mark.parametrize(
+    ("sizes", "window"),
+    [((9, 41), square(1)), ((7, 300), square(1, 2)), ((5, 6), square(1, 1, 2)), ((61,), square(1, rank=1))],
+)
+@pytest.mark.parametrize("outside", [0, 3])
+def test_few_outputs_of_int8(channels: int, outputs: int, sizes: Sizes, window: Window, outside: int) -> None:
+    """Exact sums, scales and biases of each output, in lines that fill rows of 32 of them and such that do not."""
+    rng = np.random.default_rng(channels)
+    x, w = wholes(rng, (2, *sizes, channels)), wholes(rng, (outputs, *window.kernel, channels))
+    x[0] = w[:] = -128  # the largest sums
+    scale, bias = rng.standard_normal((2, outputs)).astype(np.float32)
+    sums = reference(x.astype(np.float64) - outside, w, window)[0]
+    sums += outside * w.sum((*range(1, w.ndim),), dtype=np.int64)
+    exact = sums.astype(np.float32) * scale + bias
+    params = window.params(outputs, channels, SCALED) | {"outside": outside}
+    for threads in (1, 2, 3):
+        given = [x, packed(w, 1), scale, bias]
+        found = run("conv_packed", params, given, [("float32", exact.shape)], threads)[0]
+        np.testing.assert_array_equal(found, exact)
+        alone = [x[1:].copy(), packed(w, 1), scale, bias]
+        alone = run("conv_packed", params, alone, [("float32", (1, *exact.shape[1:]))], threads)[0]
+        np.testing.assert_array_equal(alone, exact[1:])
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 4, 5])
 def test_extras_of_few_outputs(outputs: int) -> None:
     rng = np.random.default_rng(outputs)
     window = square(5, 1, 2)

@@ -136,6 +136,15 @@ def test_an_average_with_borders(zero: int, more: dict[str, Any], dtype: str) ->
     assert np.abs(found - want).max() <= 0.05  # a step of what is averaged is decided otherwise where it is a tie
 
 
+@pytest.mark.parametrize(("outputs", "channels", "kernel"), [
+    (1, 32, "conv_packed"), (2, 32, "conv_packed"), (3, 32, "matmul_packed"), (8, 1028, "matmul_packed")])  # fmt: skip
+@pytest.mark.parametrize("zero", [0, 3])
+def test_few_outputs_of_one_pixel_in_int8(outputs: int, channels: int, kernel: str, zero: int) -> None:
+    net = Net(2, channels, 5, 7)
+    y = F.conv(net.rounded(net.x, 0.03, zero), net.weight(outputs, channels, 1, 1), net.bias(outputs), **attrs(pad=0))
+    net.check(y, 1e-3, elementwise=1, **{kernel if zero == 0 else "matmul_packed": 1})
+
+
 @pytest.mark.parametrize("rank", [1, 3])
 def test_other_ranks(rank: int) -> None:
     """A result that is int8 itself, one quantum apart at most."""

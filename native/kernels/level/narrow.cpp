@@ -113,6 +113,32 @@ void narrow_outputs(const NarrowJob& job, std::int64_t first, std::int64_t last)
   if (output < job.outputs) narrow_columns<T, Gathered, 1>(job, output, first, last, job.values);
 }
 
+constexpr int kFolded = 2 * kLanes;  // columns
+
+/// What several rows of few outputs read of the epilogue's extras as one row: each of its own row, which all rows share, over and over.
+struct FoldedExtras {
+  alignas(64) std::byte rows[kMaxInputs][kFolded * 4];
+  TileOperand operands[kMaxInputs];
+};
+
+/// Whether rows of a job's outputs can be ended as rows of kFolded: then `folded` is that epilogue.
+inline bool fold(const NarrowJob& job, FoldedExtras& extras, EpilogueJob& folded) {
+  const EpilogueJob& epilogue = job.epilogue;
+  if (job.outputs == 1 || kFolded % job.outputs != 0 || epilogue.out.row_stride != job.outputs) return false;
+  for (int i = 0; i < epilogue.extra_count; ++i) {
+    const TileOperand& o = epilogue.extras[i];
+    const int bytes = bytes_of(o.dtype);
+    if (o.row_stride != 0 || bytes > 4) return false;
+    for (int c = 0; c < kFolded; ++c)
+      __builtin_memcpy(extras.rows[i] + c * bytes, o.data + c % job.outputs * o.column_stride * bytes, bytes);
+    extras.operands[i] = {extras.rows[i], o.dtype, 0, 1};
+  }
+  folded = epilogue;
+  folded.extras = extras.operands;
+  folded.out.row_stride = kFolded;
+  return true;
+}
+
 /// The same epilogue over one long row in the place of rows of one output.
 inline EpilogueJob turned(const EpilogueJob& epilogue, TileOperand* extras) {
   EpilogueJob row = epilogue;
@@ -129,16 +155,22 @@ void run(const NarrowJob& job) {
   TileOperand extras[kMaxInputs];
   const bool one_row = job.outputs == 1 && job.epilogue.out.row_stride == 1;
   const EpilogueJob epilogue = one_row ? turned(job.epilogue, extras) : job.epilogue;
-  EpilogueTile tile;
+  EpilogueTile tile, folded_tile;
   begin_epilogue(epilogue, tile);
-  const std::int64_t step = kNarrowValues / job.outputs;
+  FoldedExtras folded_extras;
+  EpilogueJob folded;
+  const bool folds = fold(job, folded_extras, folded);
+  if (folds) begin_epilogue(folded, folded_tile);
+  const std::int64_t step = kNarrowValues / job.outputs, together = kFolded / job.outputs;
   for (std::int64_t first = job.first; first < job.last; first += step) {
     const std::int64_t last = job.last - first < step ? job.last : first + step;
-    with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) {
+    if (job.dtype == DType::int8) narrow_outputs<std::int8_t, false>(job, first, last);
+    else with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) {
       job.gathered ? narrow_outputs<T, true>(job, first, last) : narrow_outputs<T, false>(job, first, last);
     });
-    const std::int64_t row = first - job.first, rows = last - first;
-    if (!one_row) run_epilogue(epilogue, tile, job.values, job.outputs, row, rows, 0, job.outputs);
+    const std::int64_t row = first - job.first, rows = last - first, whole = folds ? rows / together * together : 0;
+    if (whole > 0) run_epilogue(folded, folded_tile, job.values, kFolded, row / together, whole / together, 0, kFolded);
+    if (!one_row) run_epilogue(epilogue, tile, job.values + whole * job.outputs, job.outputs, row + whole, rows - whole, 0, job.outputs);
     for (std::int64_t at = 0; one_row && at < rows; at += kTile)
       run_epilogue(epilogue, tile, job.values + at, 0, 0, 1, row + at, rows - at < kTile ? rows - at : kTile);
   }

@@ -16,11 +16,12 @@ namespace ingot {
 
 constexpr int kNarrowOutputs = 8;
 constexpr std::int64_t kNarrowValues = 4 * kTile;
+constexpr std::int64_t kMostNarrowInt8 = 1024;  // products of int8 whose sum float32 holds
 
 /// A run of outputs of one line.
 struct NarrowJob {
   const std::byte* x;            // of the image
-  DType dtype;                   // of x: float32, bfloat16 or float16
+  DType dtype;                   // of x: float32, bfloat16 or float16; int8 of windows of one position
   std::int64_t x_step[3];        // bytes along the axes
   WindowAxis axis[3];
   bool together;                 // taps along the last axis are one run of values: they are not dilated
