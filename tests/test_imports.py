@@ -57,6 +57,7 @@ MAY_IMPORT = {
     "quantization.smooth": COMPILER | RUN | {"builder", "llm.memory", "models", "quantization", "text"},
     "onnx_backend": COMPILER | RUN | {"builder"},  # ONNX's interface over engines
     "compat": COMPILER | RUN | {"builder"},  # the retired API, on all that builds
+    "compat.torch2trt": COMPILER | RUN | {"builder", "compat", "quantization"},
     "engine": RUN,
     "text": BASE,
     "llm": RUN | {"source", "text"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 from ingot import _lazy
 from ingot.builder.build import build
 from ingot.compat.builder import opened
-from ingot.compat.logger import logger
 from ingot.compat.no_effect import ignored
 from ingot.compat.refusal import here, refused
 from ingot.compat.utils import numpy_to_torch
 from ingot.dims import Dim
 from ingot.engine.session import Engine
+from ingot.errors import UserError
 from ingot.nn.parameter import as_array
+from ingot.quantization.quantize import quantize
 
 
 def torch2trt(
@@ -37,8 +38,10 @@ def torch2trt(
     Args:
         module: a torch.nn.Module; inputs: example tensors, in the order of its forward. Both may lie on a GPU.
         fp16_mode: weights and what is between layers in float16; inputs and outputs keep their types.
-        int8_mode: matrices of linear layers and tables as int8 with scales (docs/weights.md). An
-            int8_calib_dataset is not read, with a warning: `ingot.quantize` calibrates layers.
+        int8_mode: with an int8_calib_dataset calibrated int8, of convolutions too, as `ingot.quantize` makes it: by
+            what the data set gives, tensors for all inputs with or without the dimension of a batch (what is left over,
+            such as labels, is not read). Without one matrices of linear layers and tables as int8 with scales
+            (docs/weights.md).
         max_batch_size: above 1, the first dimension of every input may be from 1 to this.
         input_names, output_names: accepted: names are those of the module.
 
@@ -47,20 +50,17 @@ def torch2trt(
 
     Raises:
         UnsupportedError: ops that ingot lacks, or an argument that torch2trt never had. UserError: int8_mode for a
-            module without such a weight.
+            module without such a weight, or with data that calibrate nothing; an int8_calib_dataset without int8_mode.
     """
-    unknown = sorted(kwargs.keys() - ignored("torch2trt").keys())
+    unknown = sorted(kwargs.keys() - {"int8_calib_dataset", *ignored("torch2trt")})
     if unknown:
         instead = "ingot.build(module, inputs, dynamic={name: {axis: ingot.Dim(…)}})" if any(
             name.endswith("_shapes") for name in unknown
         ) else "leave them out"
         raise refused(f"torch2trt with {', '.join(unknown)}", instead)
-    if kwargs.get("int8_calib_dataset") is not None:
-        logger.warning(
-            f"{here()}torch2trt reads no int8_calib_dataset: int8_mode stores weights of linear layers as int8, and "
-            "layers compute in float; for int8 that is calibrated, of convolutions too, instead: "
-            "ingot.quantize(model, data, inputs)"
-        )
+    data = kwargs.get("int8_calib_dataset")
+    if data is not None and not int8_mode:
+        raise UserError(f"{here()}torch2trt with int8_calib_dataset, and without int8_mode=True: give both, or neither")
     given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     dynamic = None
     if max_batch_size > 1:
@@ -69,11 +69,40 @@ def torch2trt(
     if any(tensor.is_cuda for tensor in (*module.parameters(), *module.buffers())):
         module = copy.deepcopy(module).cpu()
     given = tuple(x.cpu() if getattr(x, "is_cuda", False) else x for x in given)
-    engine = build(
-        module, given, precision="float16" if fp16_mode else None, weights="int8" if int8_mode else "same",
-        dynamic=dynamic,
-    )  # fmt: skip
+    precision = "float16" if fp16_mode else None
+    if data is None:
+        weights = "int8" if int8_mode else "same"
+        engine = build(module, given, precision=precision, weights=weights, dynamic=dynamic)
+    else:
+        size = 1 if dynamic or not given[0].ndim else len(given[0])
+        engine = quantize(module, _batches(data, given, size), given, precision=precision, dynamic=dynamic)
     return _module_class()(engine)
+
+
+def _batches(data: Any, examples: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    """What a data set gives as batches. Samples for themselves are put together, `size` of them; what does not fit the
+    examples goes on as it is, for the calibration to name it."""
+    torch = _lazy.optional("torch", "torch2trt", "ingot[torch]")
+    indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")  # torch2trt's need not end by IndexError
+    waiting: list[tuple[Any, ...]] = []
+    for sample in (data[i] for i in range(len(data))) if indexed else data:
+        given = tuple(sample) if isinstance(sample, tuple | list) else (sample,)
+        given = tuple(
+            x[None] if getattr(x, "ndim", None) == example.ndim - 1 else x
+            for x, example in zip(given, examples, strict=False)
+        )
+        given = tuple(x.cpu() if getattr(x, "is_cuda", False) else x for x in given)
+        alone = len(given) == len(examples) and all(
+            isinstance(x, torch.Tensor) and x.shape == (1, *example.shape[1:])
+            for x, example in zip(given, examples, strict=True)
+        )
+        if size == 1 or not alone:
+            yield given
+            continue
+        waiting.append(given)
+        if len(waiting) == size:
+            yield tuple(torch.cat(some) for some in zip(*waiting, strict=True))
+            waiting = []
 
 
 @cache

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from typing import Any
 
 import pytest
 
 import ingot
-from ingot.errors import UnsupportedError
+from ingot.errors import InputError, UnsupportedError, UserError
 
 torch = pytest.importorskip("torch")
 
@@ -45,14 +45,48 @@ def test_its_state_dict_holds_the_engine() -> None:
     assert torch.equal(other(x), ours(x))
 
 
-def test_data_for_calibration_are_met_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("WARNING")
+class Samples:
+    """As torch2trt's data sets are: indexed, and without an end for those who iterate."""
+
+    def __init__(self, shape: tuple[int, ...], labelled: bool = False) -> None:
+        self.shape, self.labelled = shape, labelled
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> Any:
+        x = torch.randn(self.shape, generator=torch.Generator().manual_seed(i))
+        return (x, i) if self.labelled else [x]
+
+
+@pytest.mark.parametrize("most", [1, 8])
+def test_a_data_set_calibrates(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of samples with and without a batch's dimension, and of batches: one engine of the same scales."""
+    monkeypatch.setattr("ingot.compat.torch2trt.quantize", partial(ingot.quantize, always_int8=True))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 3)).eval()
+    x = torch.randn(4, 3, 8, 8)
+    one = Samples((3, 8, 8))
+    batches = [torch.stack([one[4 * i + j][0] for j in range(4)]) for i in range(3)]
+    scales = []
+    for data in (one, Samples((1, 3, 8, 8)), Samples((3, 8, 8), labelled=True), iter(batches)):
+        ours = ingot.torch2trt(model, [x], int8_mode=True, int8_calib_dataset=data, max_batch_size=most)
+        plan = ours.engine.config["quantization"]["layers"]
+        assert [layer["type"] for layer in plan] == ["int8", "int8"]
+        scales.append([layer["scale"] for layer in plan])
+        with torch.no_grad():
+            assert (ours(x) - model(x)).norm() < 0.02 * model(x).norm()  # measured: 0.009
+    assert all(found == scales[0] for found in scales)
+
+
+def test_data_that_calibrate_nothing() -> None:
     x = torch.randn(2, 64)
-    ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=None)
-    assert not caplog.messages
-    ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=[[x]])
-    (said,) = caplog.messages
-    assert re.search(r"test_torch2trt.py:\d+: torch2trt reads no int8_calib_dataset.*ingot\.quantize\(", said)
+    with pytest.raises(UserError, match=r"test_torch2trt.py:\d+: torch2trt with int8_calib_dataset, and without int8"):
+        ingot.torch2trt(net(), [x], int8_calib_dataset=Samples((64,)))
+    with pytest.raises(InputError, match=r"batch 0 of data: input 'input' is \[1, 63\]"):
+        ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=Samples((63,)))
+    with pytest.raises(UserError, match="data has no batches"):
+        ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=[])
 
 
 def test_several_results_and_refusals() -> None:
