@@ -219,8 +219,10 @@ def _with_summands(network: Network, layers: Sequence[Layer]) -> list[Layer]:
 
     def waits(layer: Layer) -> bool:
         """Whether a layer that can be int8 has its output added to that of one behind it."""
+        if layer.why:  # also of those with several outputs, recurrent ones
+            return False
         y = layer.node.output
-        if layer.why or len(y.uses) != 1 or network.is_output(y):
+        if len(y.uses) != 1 or network.is_output(y):
             return False
         (user,) = y.uses
         others = [v.node for v in user.inputs if v is not y]

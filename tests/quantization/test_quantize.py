@@ -255,6 +255,30 @@ def test_a_layer_of_that_very_name_is_kept(name: str) -> None:
     assert {label: one["type"] for label, one in found.items()} == {"stem": "int8", name: "float", "head": "int8"}
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_a_net_with_a_recurrent_layer(kind: str) -> None:
+    """The layer, which has several outputs, stays float; products before and behind it are int8."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = getattr(torch.nn, kind)(8, 16, batch_first=True), torch.nn.Linear(16, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.inner(x)[0])
+
+    torch.manual_seed(0)
+    net, data = Net().eval(), [torch.randn(2, 5, 8) for _ in range(3)]
+    engine = ingot.quantize(net, data, (data[0],), report=False, always_int8=True)
+    plan = layers(engine)
+    recurrent = next(one for one in plan.values() if one["op"] == kind.lower())
+    assert recurrent["type"] == "float" and recurrent["why"]
+    assert plan["head"]["type"].startswith("int8")
+    with torch.no_grad():
+        assert relative(engine.run({"x": data[1]})["output_0"], net(data[1]).numpy()) < 0.02  # measured: 0.004
+
+
 def test_a_budget_is_kept_with_few_layers_in_float() -> None:
     whole = made()
     error = whole.config["quantization"]["error"]
