@@ -37,6 +37,45 @@ INGOT_INLINE void add_run(Vec (&sum)[N][P], const std::byte* x, std::int64_t apa
   if (rest > 0) add(at, [=](const auto* from) __attribute__((always_inline)) { return load_partial(from, rest); });
 }
 
+#if defined(__AVX512F__)
+/// reduce_add of eight vectors, in its order.
+INGOT_INLINE void store_lane_sums(float* to, const Vec (&v)[8]) {
+  const auto added = [](Vec x, Vec y) __attribute__((always_inline)) {  // [x's eight sums, y's]
+    return _mm512_shuffle_f32x4(x.v, y.v, 0x44) + _mm512_shuffle_f32x4(x.v, y.v, 0xee);
+  };
+  const auto halved = [](__m512 x, __m512 y) __attribute__((always_inline)) {  // four sums of each of four
+    return _mm512_shuffle_f32x4(x, y, 0x88) + _mm512_shuffle_f32x4(x, y, 0xdd);
+  };
+  const __m512 first = halved(added(v[0], v[1]), added(v[2], v[3])), second = halved(added(v[4], v[5]), added(v[6], v[7]));
+  const __m512 two = _mm512_shuffle_ps(first, second, 0x44) + _mm512_shuffle_ps(first, second, 0xee);
+  const __m512 one = two + _mm512_shuffle_ps(two, two, 0xb1);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm256_storeu_ps(to, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, one)));
+}
+#endif
+
+/// The sums of lanes of N outputs from `output` on, of P pixels, to where they lie among all `outputs`.
+template <int N, int P>
+INGOT_INLINE void store_sums(const Vec (&sum)[N][P], int outputs, int output, float* values) {
+  int first = 0;  // pixel
+#if defined(__AVX512F__)
+  constexpr int kTogether = 8 / N;  // pixels
+  if (outputs == N) {
+#pragma GCC unroll 4
+    for (; first + kTogether <= P; first += kTogether) {
+      Vec v[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) v[i] = sum[i % N][first + i / N];
+      store_lane_sums(values + first * N, v);
+    }
+  }
+#endif
+#pragma GCC unroll 24
+  for (int p = first; p < P; ++p)
+#pragma GCC unroll 4
+    for (int o = 0; o < N; ++o) values[p * outputs + output + o] = reduce_add(sum[o][p]);
+}
+
 constexpr int kGathered = 64;  // values of a pixel's run at a time
 
 /// As add_run, of a run whose taps have gaps between them. x: of the first pixel's first tap.
@@ -78,10 +117,7 @@ INGOT_INLINE void narrow_tile(const NarrowJob& job, int output, const Span& acro
         for (std::int64_t i = 0; i < runs; ++i, x += job.axis[2].dilation * job.x_step[2], w += job.channels)
           add_run<T, N, P>(sum, x, apart, w, job.w_output, length);
     }
-#pragma GCC unroll 24
-  for (int p = 0; p < P; ++p)
-#pragma GCC unroll 4
-    for (int o = 0; o < N; ++o) values[p * job.outputs + output + o] = reduce_add(sum[o][p]);
+  store_sums(sum, job.outputs, output, values);
 }
 
 /// Outputs [first, last) of the line, of N channels.
