@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from ingot.errors import FileError, UserError
+from ingot.regular import descriptor_of
 from ingot.strict_json import JsonError, parse_object
 from ingot.written import write_whole
 
@@ -125,11 +126,12 @@ def _parts(file: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise FileError(f"{file} is no file of measurements: it is larger than {MOST_BYTES >> 20} MiB; remove it")
-        text = file.read_bytes()
+        with open(descriptor_of(file), "rb") as opened:
+            text = opened.read(MOST_BYTES + 1)
     except OSError as e:
-        raise FileError(f"{file} cannot be read: {e.strerror}") from None
+        raise FileError(f"{file} cannot be read: {e.strerror or e}") from None
+    if len(text) > MOST_BYTES:
+        raise FileError(f"{file} is no file of measurements: it is larger than {MOST_BYTES >> 20} MiB; remove it")
     try:
         found = parse_object(text)
     except JsonError as e:

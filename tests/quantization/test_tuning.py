@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,6 +237,20 @@ def test_damaged_files_are_refused(tmp_path: Path, text: str, words: str) -> Non
     file.write_text(text)
     with pytest.raises(FileError, match=words):
         tuning.read(file, "k", ["stem"])
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    """A pipe would never end, nor would a device; a folder is none either, and of a large file little is read."""
+    pipe, large = tmp_path / "pipe.json", tmp_path / "large.json"
+    os.mkfifo(pipe)
+    with large.open("wb") as file:
+        file.truncate(1 << 40)
+    for path, words in (
+        (pipe, "not a regular file"), (Path("/dev/zero"), "not a regular file"), (tmp_path, "not a regular file"),
+        (large, "larger than 16 MiB"),
+    ):  # fmt: skip
+        with pytest.raises(FileError, match=words):
+            tuning.read(path, "k", ["stem"])
 
 
 def test_words_that_do_not_go_together() -> None:
