@@ -18,7 +18,7 @@ from typing import Any
 from ingot.errors import FileError, UserError
 from ingot.regular import descriptor_of
 from ingot.strict_json import JsonError, parse_object
-from ingot.written import write_whole
+from ingot.written import check_folder, write_whole
 
 SCHEMA = 2
 PARTS = ("int8", "algorithms")
@@ -29,11 +29,14 @@ NUMBER = (int, float)  # for `part_of`: a time
 
 
 def check_tune(seconds: Any, file: Any) -> None:
-    """Raises UserError for words that do not go together."""
+    """Raises UserError for words that do not go together, FileError where the file's folder takes no files: before
+    anything is measured, not after."""
     if seconds is not None:
         number = isinstance(seconds, NUMBER) and not isinstance(seconds, bool)
         if not (number and 0 < seconds < math.inf):
             raise UserError(f"tune must be a number of seconds above 0, not {seconds!r:.60}")
+        if file is not None and not Path(file).exists():  # one that is there may suffice, and need not be written
+            check_folder(file)
     elif file is not None:
         raise UserError("tune_file keeps what tune measures: give tune=SECONDS with it")
 

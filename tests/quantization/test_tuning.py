@@ -253,6 +253,12 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
             tuning.read(path, "k", ["stem"])
 
 
+def test_a_folder_that_is_missing_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    network, weights = net()
+    with pytest.raises(FileError, match="cannot be written: there is no folder"):
+        ingot.quantize(network, iter(()), weights=weights, tune=300, tune_file=tmp_path / "none" / "net.tune.json")
+
+
 def test_words_that_do_not_go_together() -> None:
     network, weights = net()
     for words, why in (({"tune": 0}, "above 0"), ({"tune": True}, "above 0"), ({"tune_file": "x"}, "give tune")):
