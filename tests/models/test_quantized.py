@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -385,6 +387,32 @@ def _read(folder: Path) -> None:
     loaded = models.load(folder)
     for parameter in loaded.weights:
         loaded.weights[parameter]
+
+
+def test_tensors_without_end(tmp_path: Path) -> None:
+    """Sparse files of gigabytes take no disk: nothing of that size is read before it is known to fit."""
+    gptq = {"qweight": ("I32", 4, (1 << 28, 8)), "qzeros": ("I32", 4, (1 << 26, 1)), "scales": ("F16", 2, (1 << 26, 8)),
+            "g_idx": ("I32", 4, (1 << 31,))}  # fmt: skip
+    few = {"qweight": ("I32", 4, (16, 128)), "qzeros": ("I32", 4, (4, 16)), "scales": ("F16", 2, (4, 128)),
+           "bias": ("F16", 2, (1 << 33,))}  # fmt: skip
+    wide = {"qweight": ("I32", 4, (4, 1 << 33)), "qzeros": ("I32", 4, (1, 1 << 30)),
+            "scales": ("F16", 2, (1, 1 << 33)), "bias": ("F16", 2, (1 << 33,))}  # fmt: skip
+    for tensors, words in (
+        (gptq, "q_proj has 2,147,483,648 inputs; at most 16,777,216 are read"), (few, "the weights do not fit"),
+        (wide, "q_proj has 8,589,934,592 outputs"),
+    ):  # fmt: skip
+        header, end = {}, 0
+        for role, (kind, width, shape) in tensors.items():
+            begin, end = end, end + math.prod(shape) * width
+            header[f"{Q}.{role}"] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": GPTQ}))
+        with (tmp_path / "model.safetensors").open("wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + end)
+        with pytest.raises(CheckpointError, match=words):
+            models.load(tmp_path)
 
 
 def _without_key(config: dict[str, Any], key: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import CheckpointError
 from ingot.frontends.checkpoint import MAX_LISTED, Checkpoint
-from ingot.frontends.quantized.config import Quantization, Scheme, Schemes
+from ingot.frontends.quantized.config import MAX_GROUP, Quantization, Scheme, Schemes
 from ingot.frontends.quantized.weights import (
     BadTensorError,
     QuantizedWeight,
@@ -129,8 +129,11 @@ class QuantizedCheckpoint(Checkpoint):
 
     def _biases_of_zeros(self) -> list[str]:
         """AutoGPTQ gave every layer a bias, also in models that have none."""
-        names = [f"{name.removesuffix('.weight')}.bias" for name in self.quantized] if self.method == "gptq" else []
-        return [name for name in names if name in self._where and not self.tensor(name).any()]
+        if self.method != "gptq":
+            return []
+        biases = {f"{name.removesuffix('.weight')}.bias": weight.shape[:1] for name, weight in self.quantized.items()}
+        there = {name: info.shape for name in biases if (info := self.tensor_info(name)) is not None}
+        return [name for name, shape in there.items() if shape == biases[name] and not self.tensor(name).any()]
 
 
 class _Layer:
@@ -175,14 +178,21 @@ class _Layer:
 
     def groups(self, inputs: int, group: int) -> tuple[int, int]:
         """How many inputs share a scale, and how many groups there are."""
+        self.bounded(inputs, "inputs")
         size = group or inputs
         if inputs % size:
             raise BadTensorError(f"{self.module}: groups of {size} do not divide its {inputs} inputs")
         return size, inputs // size
 
+    def bounded(self, count: int, what: str) -> None:
+        """Refuses a size that no layer has, before anything of that size is read: the group of each input, a bias."""
+        if count > MAX_GROUP:
+            raise BadTensorError(f"{self.module} has {count:,} {what}; at most {MAX_GROUP:,} are read")
+
     def weight(self, shape: tuple[int, int], bits: int, group: int, **parts: Any) -> QuantizedWeight:
         if min(shape) < 1:
             raise BadTensorError(f"{self.module} has no elements")
+        self.bounded(shape[0], "outputs")
         if self.path("weight") not in self.tensors and self.has("weight"):
             raise BadTensorError(f"{self.path('weight')} stands beside the quantised one")
         return QuantizedWeight(self.path("weight"), shape, tuple(self.tensors), bits, group, **parts)
