@@ -1,6 +1,7 @@
 #include "strided.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "check.h"
@@ -12,6 +13,8 @@ namespace {
 // Tiles of transposing copies have few enough columns that their cache lines survive in one set of L1 when the stride
 // is a power of two. They have enough rows to use whole lines.
 constexpr std::int64_t kTileRows = 64, kTileColumns = 8;
+constexpr std::int64_t kNearColumns = 256;  // of columns that share cache lines, which all rows of a tile find in L1
+constexpr std::int64_t kLine = 64;
 
 template <class T>
 void copy_row(T* to, std::int64_t to_stride, const T* from, std::int64_t from_stride, std::int64_t count) {
@@ -24,23 +27,37 @@ void copy_row(T* to, std::int64_t to_stride, const T* from, std::int64_t from_st
   }
 }
 
+/// Rows of so many bytes, without a call for each.
+template <std::size_t Bytes>
+void copy_short_rows(std::byte* to, std::int64_t to_stride, const std::byte* from, std::int64_t from_stride, std::int64_t rows) {
+  for (std::int64_t i = 0; i < rows; ++i, to += to_stride, from += from_stride) std::memcpy(to, from, Bytes);
+}
+
 /// The last two dimensions; tiled when one side runs along the first of them, so that neither side thrashes the cache.
 template <class T>
 void copy_plane(const StridedCopy& copy, T* to, const T* from) {
   const int r = copy.rank - 2, c = copy.rank - 1;
   const std::int64_t rows = copy.shape[r], columns = copy.shape[c];
   const bool crossed = copy.from_stride[r] < copy.from_stride[c] || copy.to_stride[r] < copy.to_stride[c];
+  const auto bytes = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(T)); };
+  if (!crossed && copy.to_stride[c] == 1 && copy.from_stride[c] == 1 && (bytes(columns) == 32 || bytes(columns) == 64)) {
+    const auto rows_of = bytes(columns) == 32 ? copy_short_rows<32> : copy_short_rows<64>;
+    return rows_of(reinterpret_cast<std::byte*>(to), bytes(copy.to_stride[r]), reinterpret_cast<const std::byte*>(from),
+                   bytes(copy.from_stride[r]), rows);
+  }
   if (!crossed) {
     for (std::int64_t i = 0; i < rows; ++i)
       copy_row(to + i * copy.to_stride[r], copy.to_stride[c], from + i * copy.from_stride[r], copy.from_stride[c], columns);
     return;
   }
+  const std::int64_t apart = bytes(std::max(std::abs(copy.from_stride[c]), std::abs(copy.to_stride[c])));
+  const std::int64_t most = apart <= kLine / 2 ? kNearColumns : kTileColumns;
   for (std::int64_t i0 = 0; i0 < rows; i0 += kTileRows)
-    for (std::int64_t j0 = 0; j0 < columns; j0 += kTileColumns)
+    for (std::int64_t j0 = 0; j0 < columns; j0 += most)
       for (std::int64_t i = i0; i < std::min(rows, i0 + kTileRows); ++i)
         copy_row(to + i * copy.to_stride[r] + j0 * copy.to_stride[c], copy.to_stride[c],
                  from + i * copy.from_stride[r] + j0 * copy.from_stride[c], copy.from_stride[c],
-                 std::min(kTileColumns, columns - j0));
+                 std::min(most, columns - j0));
 }
 
 template <class T>

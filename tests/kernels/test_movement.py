@@ -19,6 +19,23 @@ def numbers(dtype: Any, *shape: int) -> Array:
 
 
 @pytest.mark.parametrize("dtype", EVERY, ids=str)
+def test_copy_of_short_rows_and_of_planes(dtype: Any) -> None:
+    """Rows of 32 and 64 bytes with gaps between them, and others; pixels whose channels become planes."""
+    for size in (24, 32, 40, 64, 96):
+        columns = size // dtype.itemsize
+        x = numbers(dtype, 3, 37, columns + 2)[:, :, 1 : columns + 1]
+        for threads in (1, 2):
+            (y,) = run("copy", [x], [(dtype, x.shape)], threads=threads)
+            np.testing.assert_array_equal(y, x)
+    for channels in (1, 2, 3, 5, 17):
+        x = numbers(dtype, 2, 531, channels).transpose(0, 2, 1)
+        for window in (x, x[:, :, ::-1], x[:, ::-1]):
+            for threads in (1, 2):
+                (y,) = run("copy", [window], [(dtype, x.shape)], threads=threads)
+                np.testing.assert_array_equal(y, window)
+
+
+@pytest.mark.parametrize("dtype", EVERY, ids=str)
 def test_copy_of_any_strides(dtype: Any) -> None:
     x = numbers(dtype, 5, 67, 40)
     windows = [x.transpose(order) for order in itertools.permutations(range(3))]
