@@ -1,4 +1,4 @@
-"""Which algorithm of a convolution, loops of a product and number of threads are the fastest here: `--tune`.
+"""Which algorithm of a convolution or product, loops of a product and number of threads are the fastest here: `--tune`.
 
 Kernels choose by rules of their own (native/kernels/conv.cpp, product.h, level/matmul.h). Here the whole net runs by
 these rules and by each alternative, call by call, in turn. What is faster on this machine becomes a parameter of the
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _native
-from ingot.backends.cpu.product import ORDERS, SPLITS
+from ingot.backends.cpu.product import ORDERS, SPLITS, STRASSEN, can_pair
 from ingot.backends.cpu.spatial import ALGORITHMS, DIRECT
 from ingot.backends.device import DEFAULT, Device
 from ingot.backends.native import processors
@@ -58,7 +58,7 @@ LOOPS = {
     **{f"order={value}": ("order", value) for value in ORDERS},
     **{f"split={value}": ("split", value) for value in SPLITS},
 }
-WORDS = {**{word: ("algorithm", word) for word in ALGORITHMS}, **LOOPS}
+WORDS = {**{word: ("algorithm", word) for word in (*ALGORITHMS, STRASSEN)}, **LOOPS}
 PROFILES, MOST_PROFILES = 5, 40  # profiled runs of each alternative, in turn; more than the first while there is time
 SHARE = 0.4  # of the seconds: until then more runs of the alternatives begin
 LAYER_GAIN = 0.05  # of a call's time, which another choice must save
@@ -198,12 +198,24 @@ def alternatives(program: Program) -> dict[int, tuple[str, ...]]:
             continue
         params, is_int8 = call["params"], _buffer(program, call["in"][0])["dtype"] == "int8"
         if call["kernel"] == PRODUCT:
-            found[number] = tuple(LOOPS)
+            found[number] = _of_product(program, call)
         elif params["groups"] > 1 or (params["outputs"] <= SMALL and not is_int8):
             found[number] = (DIRECT,)  # in the place of a kernel of its own, which has one way
         else:
             found[number] = (*(() if is_int8 else _of_window(params)), *LOOPS)
     return found
+
+
+def _of_product(program: Program, call: Mapping[str, Any]) -> tuple[str, ...]:
+    """The direct product where the build took Strassen's, and the other way round where it can be."""
+    params = call["params"]
+    if params.get("algorithm") == STRASSEN:
+        return DIRECT, *(word for word, (name, _) in LOOPS.items() if name == "split")
+    if {_buffer(program, number)["dtype"] for number in call["in"][:2]} != {"float32"} or params["parts"] != 1:
+        return tuple(LOOPS)
+    rows = program["buffers"][call["in"][0]]["shape"][:-1]
+    paired = len(rows) > 1 and isinstance(rows[-1], int) and can_pair(rows[-1], params["n"], params["k"])
+    return (*((STRASSEN,) if paired else ()), *LOOPS)
 
 
 def _of_window(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.result({"programs": programs})
     elif args.why:
         log = _lazy.load("ingot.builder.compile:decisions")(_network(engine), engine.config)
-        found = [e._asdict() for e in log] + _measured(engine.header["programs"])
+        found = [e._asdict() for e in log] + _chosen(engine.header["programs"])
         out.text(table([tuple(one.values()) for one in found], ("rewrite", "in", "node", "verdict")))
         out.result({"decisions": found})
     else:
@@ -89,17 +89,25 @@ def open_source(source: str) -> Any:
     return _lazy.load("ingot.source:open_engine")(source)
 
 
-def _measured(programs: dict[str, Any]) -> list[dict[str, str]]:
-    """What calls take in the place of their kernels' rules, as --tune measured it; like what the passes decided."""
+def _chosen(programs: dict[str, Any]) -> list[dict[str, str]]:
+    """What calls take in the place of their kernels' rules, as --tune measured it, and which products take Strassen's
+    step; like what the passes decided.
+    """
     return [
-        {"rule": "tune", "where": call.get("where", ""), "node": f"{entry} call {number}, {call['kernel']}",
-         "verdict": f"{name} {call['params'][name]} in the place of the kernel's rules, as measured"}
+        {"rule": "strassen" if call["params"][name] == "strassen" else "tune", "where": call.get("where", ""),
+         "node": f"{entry} call {number}, {call['kernel']}", "verdict": _verdict(name, call["params"][name])}
         for program in programs.values()
         for entry, body in program["entries"].items()
         for number, call in enumerate(body["calls"])
         for name in ("algorithm", "order", "split")
         if call.get("kernel") in ("conv_packed", "matmul_packed") and name in call["params"]
     ]  # fmt: skip
+
+
+def _verdict(name: str, value: str) -> str:
+    if value == "strassen":
+        return "rows of a sample in pairs: seven products of half the size in the place of eight"
+    return f"{name} {value} in the place of the kernel's rules, as measured"
 
 
 def _network(engine: Any) -> Any:

@@ -6,11 +6,14 @@
 // matmul_packed x may be int8 beside a weight of int8 or of 4 bits: sums are whole numbers, of 4 bits those of groups, which the epilogue
 // gets as float32.
 // matmul_packed: `order` and `split` take the place of the rules for its loops and for what it deals to workers, where a build has measured.
+// `algorithm`: strassen (strassen.h), where a build knows that y's last dimension but one are the rows of a sample, by a weight and a y that
+// can take it; else, or direct, the direct product.
 // matmul_packed: y may be int8 or uint8, as the epilogue's last step makes them; rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
 // rows of y are dense.
 #include <algorithm>
 
 #include "product.h"
+#include "strassen.h"
 
 namespace ingot {
 
@@ -18,9 +21,10 @@ namespace {
 
 class MatmulPacked final : public Kernel {
  public:
-  MatmulPacked(std::int64_t n, std::int64_t k, int parts, Order order, Split split, PackedWeight weight, Epilogue epilogue, const PackedProduct& product)
+  MatmulPacked(std::int64_t n, std::int64_t k, int parts, Order order, Split split, PackedWeight weight, Epilogue epilogue, const PackedProduct& product,
+               std::unique_ptr<Strassen> strassen)
       : n_(n), k_(k), parts_(parts), order_(order), split_(split), blocking_(blocking_of(product.blocking, order)), weight_(weight),
-        epilogue_(std::move(epilogue)), product_(product) {}
+        epilogue_(std::move(epilogue)), product_(product), strassen_(std::move(strassen)) {}
 
   Scratch plan(Views in, Views out, int threads) const override {
     const TensorView& x = in[0];
@@ -36,7 +40,10 @@ class MatmulPacked final : public Kernel {
     require(row_stride(x, y).has_value(), name, "rows of x must be equally far apart");
     require(row_stride(y, y).has_value(), name, "rows of y must be equally far apart");
     require_extras(name, in, first_extra(), y);
-    const std::size_t product = product_scratch(blocking_, at_once(in[0], rows_of(y)), units(), k_, parts_, threads);
+    if (strassen_ && Strassen::pairs(y)) strassen_->prepare(reinterpret_cast<const float*>(in[1].as<std::byte>()));
+    const std::int64_t most = by_strassen(y) ? 1 : rows_of(y);  // of the direct product
+    std::size_t product = product_scratch(blocking_, at_once(in[0], most), units(), k_, parts_, threads);
+    if (by_strassen(y)) product = std::max(product, strassen_->scratch());
     return {0, bytes_of_layout<ProductMemory>(weight_, epilogue_, product)};
   }
 
@@ -49,36 +56,78 @@ class MatmulPacked final : public Kernel {
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView& y = out[0];
     const std::int64_t rows = rows_of(y);
+    if (by_strassen(y)) return run_pairs(in, y, rows / 2, worker);
     const bool reads = product_.tiles && panel_bytes(in[0]) <= kWeightsOfCore;
     const Grid grid = grid_of(split_, rows, units(), worker.count, reads ? kReadingRows : kPackingRows, rows_step(product_));
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(units(), worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last || across.first == across.last) return;
-    const std::int64_t column = across.first * kPanel, most = at_once(in[0], down.last - down.first);
-    const auto memory = layout_at<ProductMemory>(worker.local, weight_, epilogue_);
+    multiply(in, y, down, across, layout_at<ProductMemory>(worker.local, weight_, epilogue_));
+  }
+
+ private:
+  bool by_strassen(const TensorView& y) const { return strassen_ && Strassen::pairs(y) && strassen_->finite(); }
+
+  /// The direct product of these rows and units.
+  void multiply(Views in, const TensorView& y, Share down, Share across, const ProductMemory& memory) const {
+    const std::int64_t most = at_once(in[0], down.last - down.first);
     MatmulJob job{};
-    job.k = k_;
     job.order = order_;
     weight_.place(job, &in[1], across.first * parts_, memory.unpacked);
     job.units = across.last - across.first;
     job.parts = parts_;
-    job.columns = n_ - column;
-    job.scratch = memory.product;
     for (std::int64_t row = down.first; row < down.last; row += job.rows) {
       TileOperand extras[kMaxExtras];
-      for (std::size_t i = first_extra(); i < in.size(); ++i) extras[i - first_extra()] = placed(in[i], y, row, column);
-      const TileOperand x = placed(in[0], y, row, 0);
-      job.x = x.data;
-      job.x_stride = x.row_stride * bytes_of(in[0].dtype);
+      place(in, y, row, across.first, memory, extras, job);
       job.rows = std::min(most, down.last - row);
-      job.epilogue = epilogue_.job(extras, in.size() - first_extra(), memory.epilogue);
-      job.epilogue.out = placed(y, y, row, column);
-      job.epilogue.out.column_stride = 1;
       product_.run(job);
     }
   }
 
- private:
+  /// What a job reads and writes from that row and unit on.
+  void place(Views in, const TensorView& y, std::int64_t row, std::int64_t unit, const ProductMemory& memory, TileOperand* extras, MatmulJob& job) const {
+    const std::int64_t column = unit * kPanel;
+    for (std::size_t i = first_extra(); i < in.size(); ++i) extras[i - first_extra()] = placed(in[i], y, row, column);
+    const TileOperand x = placed(in[0], y, row, 0);
+    job.x = x.data;
+    job.x_stride = x.row_stride * bytes_of(in[0].dtype);
+    job.k = k_;
+    job.columns = n_ - column;
+    job.scratch = memory.product;
+    job.epilogue = epilogue_.job(extras, in.size() - first_extra(), memory.epilogue);
+    job.epilogue.out = placed(y, y, row, column);
+    job.epilogue.out.column_stride = 1;
+  }
+
+  /// By Strassen's algorithm: each row of the first half of a sample with one of the other.
+  void run_pairs(Views in, const TensorView& y, std::int64_t pairs, const Worker& worker) const {
+    const Grid grid = grid_of(split_, pairs, strassen_->units(), worker.count, kPackingPairs, kPairsStep);
+    const Share down = share_of(pairs, worker.index / grid.by_units, grid.by_rows);
+    const Share across = share_of(strassen_->units(), worker.index % grid.by_units, grid.by_units);
+    if (down.first == down.last || across.first == across.last) return;
+    const std::int64_t half = y.shape[y.rank - 2] / 2;
+    const auto memory = layout_at<ProductMemory>(worker.local, weight_, epilogue_);
+    StrassenJob job{};
+    job.partner_row = half;
+    for (std::int64_t pair = down.first; pair < down.last; pair += job.pairs) {
+      const std::int64_t row = pair / half * 2 * half + pair % half;
+      const std::int64_t left = std::min(down.last - pair, half - pair % half), passes = (left + kPairRows - 1) / kPairRows;
+      TileOperand extras[kMaxExtras];
+      place(in, y, row, across.first, memory, extras, job.product);
+      job.pairs = (left + passes - 1) / passes;
+      job.product.rows = half + job.pairs;
+      job.product.units = across.last - across.first;
+      job.product.parts = 1;
+      bool large[kPairRows] = {};
+      job.large = large;
+      strassen_->run(job, across.first);
+      for (std::int64_t i = 0; i < job.pairs; ++i)
+        for (const std::int64_t each : {row + i, row + i + half})
+          for (const std::int64_t first : {std::int64_t{0}, strassen_->units()})
+            if (large[i]) multiply(in, y, {each, each + 1}, {first + across.first, first + across.last}, memory);
+    }
+  }
+
   /// Rows of one job, at most: all, where the product's own passes are enough or rows are not packed.
   std::int64_t at_once(const TensorView& x, std::int64_t rows) const {
     MatmulJob job{};
@@ -103,6 +152,7 @@ class MatmulPacked final : public Kernel {
   PackedWeight weight_;
   Epilogue epilogue_;
   const PackedProduct& product_;
+  std::unique_ptr<Strassen> strassen_;  // or null: the direct product
 };
 
 std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in, Types out, Level level) {
@@ -114,6 +164,7 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   const int parts = static_cast<int>(params.integer("parts", 1, 2));
   const Order order = read_order(params);
   const Split split = read_split(params);
+  const bool strassen = params.has("algorithm") && params.choice("algorithm", {"direct", "strassen"}) == 1;
   const std::int64_t group = params.has("group") ? params.integer("group", 8, kLargest) : 0;
   if (in[0].dtype != DType::int8) require_dtype(name, "x", in[0].dtype, kComputeFloats);
   else require(k <= kMostInt8, name, "sums of int8 fit into int32 up to k = 131071");
@@ -125,7 +176,10 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   require_dtype(name, "the scales", scales, {DType::float32, DType::float16});
   Epilogue epilogue(params, parts, in.subspan(1 + weight.operands()), out, level);
   params.done();
-  return std::make_unique<MatmulPacked>(n, k, parts, order, split, weight, std::move(epilogue), product_for(level, in[0].dtype, in[1].dtype));
+  const bool floats = in[0].dtype == DType::float32 && in[1].dtype == DType::float32 && parts == 1;
+  const bool by_pairs = strassen && floats && in[1].constant && Strassen::takes(n, k);
+  return std::make_unique<MatmulPacked>(n, k, parts, order, split, weight, std::move(epilogue), product_for(level, in[0].dtype, in[1].dtype),
+                                        by_pairs ? std::make_unique<Strassen>(n, k, level) : nullptr);
 }
 
 /// An operand of a product as two dimensions behind its batches, and how its k lies.
@@ -294,7 +348,7 @@ std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, Types in, Types 
 
 constexpr KernelInfo kKernels[] = {
     {"matmul_packed", 1, "x, weight, scales?, *extras -> y",
-     "n: integer, k: integer, parts: integer, group?: integer, order?: rows | weights | packed, "
+     "n: integer, k: integer, parts: integer, group?: integer, algorithm?: direct | strassen, order?: rows | weights | packed, "
      "split?: rows | outputs, epilogue: expression",
      make_matmul_packed},
     {"matmul", 1, "a, b -> y", "a_split?: flag, b_split?: flag", make_matmul},

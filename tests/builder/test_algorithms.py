@@ -142,7 +142,7 @@ def test_what_the_rules_take_too_is_not_chosen(monkeypatch: pytest.MonkeyPatch) 
 
 def test_loops_are_chosen_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """They change no bit, and are taken where two measurements say the same."""
-    product = {"kernel": "matmul_packed", "in": [0, 1], "out": [0], "params": {"n": 32}, "where": "head"}
+    product = {"kernel": "matmul_packed", "in": [0, 1], "out": [0], "params": {"n": 32, "parts": 2}, "where": "head"}
     monkeypatch.setitem(PROGRAM, "calls", [*PROGRAM["calls"][:2], product])
     for word in ("order=weights", "split=rows"):
         monkeypatch.setitem(cast(dict[Any, float], TIMES), (2, word), 1.5)
@@ -168,12 +168,30 @@ def test_no_measurement_begins_after_the_time(monkeypatch: pytest.MonkeyPatch) -
 def test_which_calls_have_alternatives() -> None:
     calls = [call(), call(x=2), call(kernel=1), call(outputs=4, kernel=1), call(groups=4), {**call(), "in": [0, 0]},
              {**call(), "in": [0, 3]}, {**call(), "kernel": "conv_depthwise"}, call(x=2, groups=4)]  # fmt: skip
-    product = {"kernel": "matmul_packed", "in": [0, 1], "params": {}}
+    product = {"kernel": "matmul_packed", "in": [2, 1], "params": {}}
     every, loops = (*ALGORITHMS, *LOOPS), tuple(LOOPS)
     assert alternatives({**PROGRAM, "calls": [*calls, product, {**product, "in": [0, 0]}]}) == {
         0: every, 1: loops, 2: loops, 3: ("direct",), 4: ("direct",), 6: every, 8: ("direct",), 9: loops
     }  # fmt: skip
     assert [word for word in every if WORDS[word][0] == "algorithm"] == [*ALGORITHMS]
+
+
+def test_alternatives_of_products() -> None:
+    """Strassen's step or the direct product, whichever the build did not take, where rows of a sample make pairs."""
+    shapes: list[list[Any]] = [[8, 28, 70], [8, 27, 70], [8, "T", 70], [28, 70], ["N", 28, 70]]
+    temps = [{"kind": "temp", "dtype": "float32", "shape": shape} for shape in shapes]
+    buffers = [{"kind": "weight", "dtype": "float32"}, *temps]
+
+    def of(x: int, **more: Any) -> tuple[str, ...]:
+        params = {"n": 64, "k": 70, "parts": 1, **more}
+        call = {"kernel": "matmul_packed", "in": [x, 0], "out": [0], "params": params}
+        return alternatives({"buffers": buffers, "calls": [call]})[0]
+
+    loops, pairs = tuple(LOOPS), ("strassen", *LOOPS)
+    assert [of(x) for x in range(1, 6)] == [pairs, loops, loops, loops, pairs]
+    assert [of(1, **more) for more in ({"n": 96}, {"k": 71}, {"parts": 2})] == [loops] * 3
+    assert of(1, algorithm="strassen") == ("direct", "split=rows", "split=outputs")
+    assert WORDS["strassen"] == ("algorithm", "strassen")
 
 
 def test_alternatives_for_taps_along_one_axis() -> None:
@@ -212,6 +230,30 @@ def build(file: Path | None, precision: str = "float32", **words: Any) -> Engine
 def of_file(file: Path, **changes: Any) -> None:
     found = json.loads(file.read_text())
     file.write_text(json.dumps({**found, "algorithms": {**found["algorithms"], **changes}}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "precision", "taken"),
+    [
+        (("N", 64, 512), 512, "float32", True),
+        (("N", 64, 512), 512, "bfloat16", False),
+        ((2, 3, 64, 512), 512, "float32", True),
+        (("N", 62, 512), 512, "float32", False),
+        (("N", 65, 512), 512, "float32", False),
+        (("N", "T", 512), 512, "float32", False),  # "T" may be the batch
+        ((64, 512), 512, "float32", False),  # these may be 64 samples
+        (("N", 64, 512), 256, "float32", False),
+    ],
+)
+def test_where_strassen_is_taken(shape: tuple[Any, ...], size: int, precision: str, taken: bool) -> None:
+    dims = tuple(ingot.Dim(dim, 1) if isinstance(dim, str) else dim for dim in shape)
+    inputs = {"x": Spec(dims, "float32")}
+    engine = ingot.build(
+        ingot.nn.Linear(512, size), inputs, precision=precision, weights_from="random", progress=False, report=False
+    )
+    calls = engine.header["programs"]["cpu"]["entries"]["main"]["calls"]
+    (found,) = (call["params"].get("algorithm") for call in calls if call["kernel"] == "matmul_packed")
+    assert found == ("strassen" if taken else None)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

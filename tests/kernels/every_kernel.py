@@ -303,8 +303,10 @@ def other_floats(dtype: Any) -> Iterator[tuple[str, Case]]:
         yield f"irfft {name} {axis}", [Call("irfft", [z], [(dtype, x.shape)], how)]
 
 
-def stored_convolutions() -> Iterator[tuple[str, Case]]:
-    """Convolutions with a weight in the engine, which kernels may keep in another form."""
+def stored_weights() -> Iterator[tuple[str, Case]]:
+    """Products and convolutions with a weight in the engine, which kernels may keep in another form."""
+    (rows,) = linear(F32, (2, 38), 100, 74, EPILOGUE, extras(2, 38, 100))
+    yield "matmul_packed strassen", [replace(rows, params={**rows.params, "algorithm": "strassen"}, weights=(1,))]
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
     for name, kernel, pads in (("down", [9, 1], [4, 0]), ("across", [1, 9], [0, 4])):
         line = convolution(F32, 40, 20, 3, 1, stored=True)[0]
@@ -422,7 +424,7 @@ def cases() -> Iterator[tuple[str, Case]]:
     for dtype in (F32, BF16, F16):
         for kind in (products, norms, windows, attention, other_floats):
             yield from kind(dtype)
-    yield from stored_convolutions()
+    yield from stored_weights()
     yield from loops()
     yield "attention step", attention_step(False)
     yield "attention step, fused", attention_step(True)

@@ -293,9 +293,10 @@ def test_what_reads_any_strides_refuses_none(name: str) -> None:
                 assert outcome(changed(case, 0, j, view)) != "kernel_refused", f"operand {j}: {how}"
 
 
-def test_a_window_on_a_weight_that_moves_is_read_anew() -> None:
-    """A kernel that keeps what it made of a constant weight (Winograd) must not do so of a window that moves."""
-    case = CASES["conv_packed winograd"]
+@pytest.mark.parametrize("name", ["conv_packed winograd", "matmul_packed strassen"])
+def test_a_window_on_a_weight_that_moves_is_read_anew(name: str) -> None:
+    """A kernel that keeps what it made of a constant weight must not do so of a window that moves."""
+    case = CASES[name]
     x, panels, *more = case[0].operands
     two = np.concatenate([np.asarray(panels), 2 * np.asarray(panels)])
     count = len(np.asarray(panels))
@@ -312,7 +313,7 @@ def test_a_window_on_a_weight_that_moves_is_read_anew() -> None:
     y = made.add(kind="temp", dtype=np.dtype(dtype).name, shape=list(shape))
     calls = [
         {"kernel": "copy", "in": [shift], "out": [unused]},
-        {"kernel": "conv_packed", "in": [operands[0], moving, *operands[1:]], "out": [y], "params": case[0].params},
+        {"kernel": case[0].kernel, "in": [operands[0], moving, *operands[1:]], "out": [y], "params": case[0].params},
     ]
     opened = session(made.buffers, calls, {"y": y, "unused": unused}, {"S": 1}, {"w": two}, threads=1)
     for s in (0, 1, 0):

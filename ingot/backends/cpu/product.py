@@ -17,6 +17,10 @@ from ingot.ops.mixture import gated_expression
 FLOAT64 = (dtypes.float64,)
 # Of a product's loops, and what is dealt to threads, where a build has measured; else by the kernel's own rules.
 ORDERS, SPLITS = ("rows", "weights", "packed"), ("rows", "outputs")
+ALGORITHMS = (DIRECT, STRASSEN) = ("direct", "strassen")  # of matmul_packed
+# Strassen's step pairs the rows of a sample (native/kernels/strassen.h). From so many of them, and so many inputs and
+# outputs on, it takes 0.91 of the direct product's time; its weight takes 1.75 times as many bytes beside the panels.
+PAIRED_ROWS, PAIRED_SIZE = 64, 512
 MEASURED = f"order?: {' | '.join(ORDERS)}, split?: {' | '.join(SPLITS)}"
 NARROWER = ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn)  # what rows of x are multiplied with
 EXPERTS = ("panels of experts", "scaled panels of experts", "shifted panels of experts")
@@ -37,11 +41,27 @@ def _packed(op: Any, node: Node) -> Use | Refusal:
     if op != PRODUCT:
         return Refusal("its weight is [outputs, inputs], and its sums are float32")
     params = {"n": sizes[0], "k": sizes[1], "parts": lowered.parts}
+    if _by_pairs(node, sizes[0], sizes[1], lowered.parts):
+        params["algorithm"] = STRASSEN
     if not lowered.group:
         return Use(params, {"scales": 0})
     if node.inputs[1].dtype is not dtypes.uint8 or lowered.group not in INT4_GROUPS:
         return Refusal("its groups are 32, 64 or 128 of 4 bits")
     return Use({**params, "group": lowered.group}, {"scales": 1})
+
+
+def _by_pairs(node: Node, n: int, k: int, parts: int) -> bool:
+    """Whether Strassen's step pays, on rows that always come together: those of a sample, of one size in all runs."""
+    x, weight = node.inputs[:2]
+    rows = x.shape[-2] if len(x.shape) > 2 else None
+    if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE or parts != 1:
+        return False
+    return x.dtype is dtypes.float32 and weight.dtype is dtypes.float32 and can_pair(rows, n, k)
+
+
+def can_pair(rows: int, n: int, k: int) -> bool:
+    """Whether Strassen's step can multiply samples of so many rows, as native/kernels/strassen.h takes them."""
+    return rows % 2 == 0 and k % 2 == 0 and -(-n // 32) % 2 == 0
 
 
 def _moe(op: Any, node: Node) -> Use | Refusal:
@@ -72,7 +92,8 @@ def _moe(op: Any, node: Node) -> Use | Refusal:
 KERNELS = (
     Kernel(
         "matmul_packed",
-        params=f"n: integer, k: integer, parts: integer, group?: integer, {MEASURED}, epilogue: expression",
+        params="n: integer, k: integer, parts: integer, group?: integer, "
+        f"algorithm?: {' | '.join(ALGORITHMS)}, {MEASURED}, epilogue: expression",
         operands=(
             Operand("x", SUMMED, Reads.ROWS),
             Operand("weight", NARROWER, layouts=("panels",)),

@@ -1,0 +1,132 @@
+"""matmul_packed by Strassen's step, against float64, and that a row's bits depend on its own sample alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.kernels.one_call import Array, Operand, View, Weight, run
+from tests.kernels.test_elementwise import GELU
+from tests.kernels.test_matmul import IDENTITY, pack
+
+ADDED = [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1]]
+MOVED = [[name, kind, *(rest if name == "const" else [a + 2 for a in rest])] for name, kind, *rest in GELU[1:]]
+EPILOGUES: dict[str, dict[str, Any]] = {
+    "none": IDENTITY,
+    "bias": {"steps": ADDED, "outputs": [2]},
+    "residual": {"steps": [*ADDED, ["input", "float32", 2], ["add", "float32", 2, 3]], "outputs": [4]},
+    "gelu": {"steps": [*ADDED, *MOVED], "outputs": [10]},
+    "no chain": {"steps": [*ADDED, ["mul", "float32", 2, 2], ["add", "float32", 3, 0]], "outputs": [4]},
+}
+SIZES = [(1, 2, 64, 2), (2, 6, 50, 30), (1, 34, 128, 256), (3, 28, 64, 258), (2, 134, 192, 772), (1, 50, 1600, 1030)]
+
+
+def product(
+    x: Operand,
+    w: Array,
+    epilogue: str = "none",
+    extras: tuple[Operand, ...] = (),
+    threads: int = 1,
+    out: str = "float32",
+    **params: Any,
+) -> Array:
+    n, k = w.shape
+    params = {"n": n, "k": k, "parts": 1, "epilogue": EPILOGUES[epilogue], "algorithm": "strassen", **params}
+    return run("matmul_packed", params, [x, Weight(pack([w])), *extras], [(out, (*x.shape[:-1], n))], threads)[0]  # type: ignore[union-attr]
+
+
+def drawn(samples: int, rows: int, n: int, k: int) -> tuple[Array, Array, tuple[Array, Array]]:
+    rng = np.random.default_rng(rows + n + k)
+    shapes = ((samples, rows, k), (n, k), (n,), (samples, rows, n))
+    x, w, bias, residual = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    return x, w, (bias, residual)
+
+
+def ended(sums: Array, epilogue: str, bias: Array, residual: Array) -> Array:
+    """The epilogue in float64."""
+    both = sums + bias
+    if epilogue == "gelu":
+        (found,) = run("elementwise", {"expression": {"steps": GELU, "outputs": [8]}}, [both.astype(np.float32)],
+                       [("float32", both.shape)])  # fmt: skip
+        return found
+    return {"none": sums, "bias": both, "residual": both + residual, "no chain": both * both + sums}[epilogue]
+
+
+def used(epilogue: str, extras: tuple[Array, Array]) -> tuple[Array, ...]:
+    return {"none": (), "residual": extras}.get(epilogue, extras[:1])
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize(("samples", "rows", "n", "k"), SIZES)
+def test_product(samples: int, rows: int, n: int, k: int, epilogue: str) -> None:
+    x, w, extras = drawn(samples, rows, n, k)
+    sums, scale = x.astype(np.float64) @ w.T.astype(np.float64), np.sqrt(k)
+    wanted = ended(sums, epilogue, *extras)
+    found = product(x, w, epilogue, used(epilogue, extras))
+    slope = 1 + (2 * abs(sums + extras[0]) if epilogue == "no chain" else 0)
+    assert np.all(abs(found - wanted) <= slope * scale * 6e-6 + 1e-6), np.max(abs(found - wanted))
+    for threads in (2, 3):
+        for split in ({}, {"split": "rows"}, {"split": "outputs"}):
+            same = product(x, w, epilogue, used(epilogue, extras), threads, **split)
+            assert same.tobytes() == found.tobytes(), (threads, split)
+
+
+def test_it_is_another_order_of_sums() -> None:
+    """So that the other tests test it, and what cannot be in pairs goes by the direct product."""
+    x, w, _ = drawn(1, 28, 64, 258)
+    assert product(x, w).tobytes() != product(x, w, algorithm="direct").tobytes()
+    odd_rows, of_no_sample, odd_k, odd_panels = (x[:, :27], w), (x[0], w), (x[..., :257], w[:, :257]), (x, w[:32])
+    for some, by in (odd_rows, of_no_sample, odd_k, odd_panels):
+        assert product(some.copy(), by).tobytes() == product(some.copy(), by, algorithm="direct").tobytes()
+
+
+def test_the_error_is_near_the_direct_sums() -> None:
+    x, w, _ = drawn(1, 128, 128, 768)
+    exact = x.astype(np.float64) @ w.T.astype(np.float64)
+    by_pairs, direct = (
+        np.sqrt(np.mean((product(x, w, algorithm=word) - exact) ** 2)) for word in ("strassen", "direct")
+    )
+    assert by_pairs < 2.5 * direct
+
+
+@pytest.mark.parametrize("k", [64, 900])
+def test_samples_are_apart(k: int) -> None:
+    """The same bits of a sample alone and in company, and of rows that are further apart than they are long."""
+    x, w, _ = drawn(5, 130, 128, k)
+    whole = product(x, w, threads=3)
+    for sample in range(5):
+        assert product(x[sample : sample + 1].copy(), w).tobytes() == whole[sample].tobytes()
+    wide = np.zeros((5, 130, k + 3), np.float32)
+    wide[..., :k] = x
+    apart = View(wide, x.shape, (130 * (k + 3), k + 3, 1))
+    assert product(apart, w).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 2.0**61])
+def test_what_is_not_finite_stays_in_its_row(value: float) -> None:
+    """And a sum of large numbers that is finite stays so: such pairs of rows go by the direct product."""
+    x, w, extras = drawn(2, 30, 128, 300)
+    plain = product(x, w, "residual", extras)
+    x[0, 3, 299] = x[1, 20, 0] = value
+    with np.errstate(over="ignore", invalid="ignore"):
+        direct = product(x, w, "residual", extras, algorithm="direct")
+    for threads in (1, 2, 3):
+        found = product(x, w, "residual", extras, threads)
+        for sample, row in np.ndindex(2, 30):
+            wanted = direct if (sample, row % 15) in ((0, 3), (1, 5)) else plain
+            assert found[sample, row].tobytes() == wanted[sample, row].tobytes(), (sample, row)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 2.0**41])
+def test_such_weights_go_by_the_direct_product(value: float) -> None:
+    x, w, _ = drawn(1, 30, 128, 300)
+    w[100, 7] = value
+    assert product(x, w).tobytes() == product(x, w, algorithm="direct").tobytes()
+
+
+def test_results_of_other_types() -> None:
+    x, w, extras = drawn(1, 30, 128, 300)
+    wide = product(x, w, "bias", extras[:1])
+    assert product(x, w, "bias", extras[:1], out="float16").tobytes() == wide.astype(np.float16).tobytes()
