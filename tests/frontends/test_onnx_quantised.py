@@ -148,6 +148,28 @@ def test_scales_that_are_none(op: str, scale: Any) -> None:
         import_network(model, None)
 
 
+@pytest.mark.parametrize(("name", "scale", "words"), [
+    ("ys", 0.0, "finite and not 0, and is 0.0 in y_scale"), ("ys", float("nan"), "not 0, and is nan in y_scale"),
+    ("xs", float("inf"), "a scale must be finite, and is inf in"), ("ws", float("nan"), "finite, and is nan in"),
+])  # fmt: skip
+@pytest.mark.parametrize(("op", "domain"), [("QLinearMatMul", ""), ("QLinearAdd", "com.microsoft")])
+def test_scales_of_whole_ops_that_are_none(op: str, domain: str, name: str, scale: float, words: str) -> None:
+    stored = {"xs": np.float32(0.1), "ws": np.float32(0.1), "ys": np.float32(0.1), "z": np.uint8(128),
+              "w": whole("uint8", 4, 4)}  # fmt: skip
+    stored[name] = np.float32(scale)
+    node = helper.make_node(op, ["x", "xs", "z", "w", "ws", "z", "ys", "z"], ["y"], domain=domain)
+    kind = onnx.TensorProto.UINT8
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", kind, (4, 4))],
+        [helper.make_tensor_value_info("y", kind, (4, 4))],
+        [numpy_helper.from_array(np.asarray(array), label) for label, array in stored.items()],
+    )  # fmt: skip
+    versions = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=versions, ir_version=10)
+    with pytest.raises(UnsupportedError, match=words):
+        import_network(Model(proto, "test"), None)
+
+
 def in_blocks(size: int, scale: Array) -> Any:
     node = helper.make_node("DequantizeLinear", ["x", "s"], ["y"], axis=1, block_size=size)
     graph = helper.make_graph(

@@ -37,6 +37,9 @@ Anything = Any  # an operand as it is: a tensor, a tuple of them for a sequence,
 Tensors = tuple[Value, ...]
 Typed = Any  # a tensor, or a Narrow one
 MaybeTyped = Any
+Scale = Value  # a tensor; its elements are finite, where they are known
+Divisor = Value  # the same, and none is 0
+MaybeDivisor = Value | None
 Strings = Any  # a Text
 StringsOrTensor = Any
 
@@ -215,6 +218,20 @@ def _tensor(call: Call, value: Any, name: str) -> Value:
     return value
 
 
+def _scale(call: Call, value: Any, name: str, least: float = 0.0) -> Value:
+    """A tensor of scales. Raises Unsupported where one that is known is no number, or its magnitude below the least."""
+    tensor = _tensor(call, value, name)
+    known = call.contents(tensor)
+    if known is not None and (bad := known[~(np.isfinite(known) & (abs(known) >= least))]).size:
+        wanted = "finite and not 0" if least else "finite"
+        raise Unsupported(f"a scale must be {wanted}, and is {bad.flat[0]} in {name}", "quantise the model again")
+    return tensor
+
+
+def _divisor(call: Call, value: Any, name: str) -> Value:
+    return _scale(call, value, name, float(np.finfo(np.float32).smallest_subnormal))
+
+
 def _strings(call: Call, value: Any, name: str) -> Text:
     if not isinstance(value, Text):
         raise TypeError("must be a tensor of strings")
@@ -283,6 +300,7 @@ def _bool(call: Call, value: Any, name: str) -> bool:
 
 _OPERANDS: dict[str, Callable[[Call, Any, str], Any]] = {
     "Tensor": _tensor, "MaybeTensor": _tensor, "Anything": lambda call, value, name: value,
+    "Scale": _scale, "Divisor": _divisor, "MaybeDivisor": _divisor,
     "int": _first(whole_numbers), "MaybeInt": _first(whole_numbers), "Ints": whole_numbers, "MaybeInts": whole_numbers,
     "float": _first(_floats), "MaybeFloat": _first(_floats), "Floats": _floats, "MaybeFloats": _floats,
     "Sizes": _sizes, "MaybeSizes": _sizes, "Size": _first(_sizes), "MaybeSize": _first(_sizes),

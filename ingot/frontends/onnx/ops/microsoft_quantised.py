@@ -22,7 +22,7 @@ from ingot.frontends.onnx.ops.quantised import (
 )
 from ingot.frontends.onnx.ops.recurrent import Scaled, lstm
 from ingot.frontends.onnx.ops.spatial import average_pool
-from ingot.frontends.onnx.table import MICROSOFT, Call, MaybeTyped, Typed, onnx
+from ingot.frontends.onnx.table import MICROSOFT, Call, Divisor, MaybeDivisor, MaybeTyped, Scale, Typed, onnx
 from ingot.frontends.table import (
     Ints,
     MaybeFloat,
@@ -49,8 +49,8 @@ onnx("DequantizeLinear", domain=MICROSOFT, folds=False)(dequantize_linear)
 def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
     @onnx(name, domain=MICROSOFT)
     def of(
-        a: Tensor, a_scale: Tensor, a_zero: MaybeTensor, b: Tensor, b_scale: Tensor, b_zero: MaybeTensor,
-        y_scale: Tensor, y_zero: MaybeTensor = None,
+        a: Tensor, a_scale: Scale, a_zero: MaybeTensor, b: Tensor, b_scale: Scale, b_zero: MaybeTensor,
+        y_scale: Divisor, y_zero: MaybeTensor = None,
     ) -> Result:  # fmt: skip
         return quantized(compute(real(a, a_scale, a_zero), real(b, b_scale, b_zero)), y_scale, y_zero, a.dtype)
 
@@ -61,14 +61,14 @@ _binary("QLinearMul", F.mul)
 
 @onnx("QLinearSigmoid", domain=MICROSOFT)
 def qlinear_sigmoid(
-    x: Tensor, x_scale: Tensor, x_zero: MaybeTensor, y_scale: Tensor, y_zero: MaybeTensor = None
+    x: Tensor, x_scale: Scale, x_zero: MaybeTensor, y_scale: Divisor, y_zero: MaybeTensor = None
 ) -> Result:
     return quantized(F.sigmoid(real(x, x_scale, x_zero)), y_scale, y_zero, x.dtype)
 
 
 @onnx("QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_leaky_relu(
-    x: Tensor, x_scale: Tensor, x_zero: MaybeTensor, y_scale: Tensor, y_zero: MaybeTensor = None, *, alpha: float = 0.01
+    x: Tensor, x_scale: Scale, x_zero: MaybeTensor, y_scale: Divisor, y_zero: MaybeTensor = None, *, alpha: float = 0.01
 ) -> Result:
     y = real(x, x_scale, x_zero)
     return quantized(F.where(F.less(y, 0.0), F.mul(y, alpha), y), y_scale, y_zero, x.dtype)
@@ -76,7 +76,7 @@ def qlinear_leaky_relu(
 
 @onnx("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(
-    x: Tensor, x_scale: Tensor, x_zero: MaybeTensor, y_scale: Tensor, y_zero: Tensor, *, opset: int, axis: int = -1
+    x: Tensor, x_scale: Scale, x_zero: MaybeTensor, y_scale: Divisor, y_zero: Tensor, *, opset: int, axis: int = -1
 ) -> Result:
     y = real(x, x_scale, x_zero)
     at = axis_of(axis, len(x.shape), "axis")
@@ -90,15 +90,15 @@ def qlinear_softmax(
 
 @onnx("QLinearWhere", domain=MICROSOFT)
 def qlinear_where(
-    condition: Tensor, a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor,
-    y_scale: Tensor, y_zero: Tensor,
+    condition: Tensor, a: Tensor, a_scale: Scale, a_zero: Tensor, b: Tensor, b_scale: Scale, b_zero: Tensor,
+    y_scale: Divisor, y_zero: Tensor,
 ) -> Result:  # fmt: skip
     found = F.where(condition, real(a, a_scale, a_zero), real(b, b_scale, b_zero))
     return quantized(found, y_scale, y_zero, y_zero.dtype)
 
 
 @onnx("QLinearConcat", domain=MICROSOFT)
-def qlinear_concat(y_scale: Tensor, y_zero: Tensor, *xs: Tensor, axis: int) -> Result:
+def qlinear_concat(y_scale: Divisor, y_zero: Tensor, *xs: Tensor, axis: int) -> Result:
     if not xs or len(xs) % 3:
         raise Unsupported(f"{len(xs)} operands are no tensors with a scale and a zero point each")
     parts = [real(xs[i], xs[i + 1], xs[i + 2]) for i in range(0, len(xs), 3)]
@@ -107,7 +107,7 @@ def qlinear_concat(y_scale: Tensor, y_zero: Tensor, *xs: Tensor, axis: int) -> R
 
 @onnx("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(
-    x: Tensor, x_scale: Tensor, x_zero: Tensor, y_scale: Tensor, y_zero: Tensor, *, channels_last: bool = False
+    x: Tensor, x_scale: Scale, x_zero: Tensor, y_scale: Divisor, y_zero: Tensor, *, channels_last: bool = False
 ) -> Result:
     last = len(x.shape)
     axes = tuple(range(1, last - 1) if channels_last else range(2, last))
@@ -121,7 +121,7 @@ def _by_channels(compute: Callable[[Any], Any], x: Any, last: bool) -> Any:
 
 @onnx("QLinearAveragePool", domain=MICROSOFT)
 def qlinear_average_pool(
-    x: Tensor, x_scale: Tensor, x_zero: MaybeTensor, y_scale: Tensor, y_zero: MaybeTensor = None, *,
+    x: Tensor, x_scale: Scale, x_zero: MaybeTensor, y_scale: Divisor, y_zero: MaybeTensor = None, *,
     kernel_shape: Ints, auto_pad: str = "NOTSET", ceil_mode: bool = False, channels_last: bool = False,
     count_include_pad: bool = False, pads: MaybeInts = None, strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
@@ -134,7 +134,7 @@ def qlinear_average_pool(
 
 @onnx("QLinearConv", domain=MICROSOFT)
 def microsoft_qlinear_conv(
-    x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor, y_scale: Tensor,
+    x: Tensor, x_scale: Scale, x_zero: Tensor, w: Tensor, w_scale: Scale, w_zero: Tensor, y_scale: Divisor,
     y_zero: Tensor, bias: MaybeTensor = None, *, channels_last: bool = False, auto_pad: str = "NOTSET",
     dilations: MaybeInts = None, group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None,
     strides: MaybeInts = None,
@@ -161,7 +161,7 @@ def _scaled_product(
 
 @onnx("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(
-    a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, a_zero: MaybeTensor = None, b_zero: MaybeTensor = None,
+    a: Tensor, b: Tensor, a_scale: Scale, b_scale: Scale, a_zero: MaybeTensor = None, b_zero: MaybeTensor = None,
     bias: MaybeTensor = None,
 ) -> Result:  # fmt: skip
     return _scaled_product(a, b, a_scale, b_scale, a_zero, b_zero, bias)
@@ -169,7 +169,7 @@ def matmul_integer_to_float(
 
 @onnx("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(
-    a: Tensor, b: Tensor, b_scale: Tensor, b_zero: MaybeTensor = None, bias: MaybeTensor = None
+    a: Tensor, b: Tensor, b_scale: Scale, b_zero: MaybeTensor = None, bias: MaybeTensor = None
 ) -> Result:
     whole, scale, zero = dynamic_quantize_linear(a)
     return _scaled_product(whole, b, scale, b_scale, zero, b_zero, bias)
@@ -177,8 +177,8 @@ def dynamic_quantize_matmul(
 
 @onnx("QGemm", domain=MICROSOFT)
 def qgemm(
-    a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, c: MaybeTensor = None,
-    y_scale: MaybeTensor = None, y_zero: MaybeTensor = None, *, alpha: float = 1.0, transA: bool = False,  # noqa: N803
+    a: Tensor, a_scale: Scale, a_zero: Tensor, b: Tensor, b_scale: Scale, b_zero: Tensor, c: MaybeTensor = None,
+    y_scale: MaybeDivisor = None, y_zero: MaybeTensor = None, *, alpha: float = 1.0, transA: bool = False,  # noqa: N803
     transB: bool = False,  # noqa: N803
 ) -> Result:  # fmt: skip
     """alpha · (a · b) + c, where c are integers of the products' scale; floats where no scale of the result is given.
@@ -215,7 +215,7 @@ def _scaled(weight: Any, scale: Any, zero: Any) -> Any:
 @onnx("DynamicQuantizeLSTM", domain=MICROSOFT, folds=False)
 def dynamic_quantize_lstm(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: MaybeTensor, lengths: MaybeTensor, h0: MaybeTensor,
-    c0: MaybeTensor, p: MaybeTensor, w_scale: Tensor, w_zero: Tensor, r_scale: Tensor, r_zero: Tensor, *,
+    c0: MaybeTensor, p: MaybeTensor, w_scale: Scale, w_zero: Tensor, r_scale: Scale, r_zero: Tensor, *,
     hidden_size: int = 0, direction: str = "forward", activations: Strs = (),
     activation_alpha: MaybeFloats = None, activation_beta: MaybeFloats = None, clip: MaybeFloat = None,
     input_forget: bool = False,

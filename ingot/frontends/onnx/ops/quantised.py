@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ingot import dims, dtypes
 from ingot.dtypes import DType
 from ingot.frontends.narrow import Narrow, carrier, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number
 from ingot.frontends.onnx.ops.linear import matmul
 from ingot.frontends.onnx.ops.spatial import conv, window
-from ingot.frontends.onnx.table import Call, MaybeTyped, Typed, onnx
+from ingot.frontends.onnx.table import Divisor, MaybeTyped, Scale, Typed, onnx
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.table import MaybeInts, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
@@ -68,17 +66,6 @@ def quantized(x: Any, scale: Any, zero: Any, kind: DType, saturate: bool = True)
     return Narrow(whole, kind) if is_narrow(kind) else whole
 
 
-def _check_scale(call: Call, scale: Value, least: float) -> None:
-    """Raises Unsupported where a known scale is no number, or its magnitude below the least one: 0 is no divisor."""
-    known = call.contents(scale)
-    if known is None:
-        return
-    bad = known[~(np.isfinite(known) & (abs(known) >= least))]
-    if bad.size:
-        wanted = "finite and not 0" if least else "finite"
-        raise Unsupported(f"a scale must be {wanted}, and is {bad.flat[0]}", "quantise the model again")
-
-
 def numbers(x: Any) -> Any:
     """A tensor of any type as one that ops take."""
     return decoded(x) if isinstance(x, Narrow) else x
@@ -86,10 +73,9 @@ def numbers(x: Any) -> Any:
 
 @onnx("QuantizeLinear")
 def quantize_linear(
-    call: Call, x: Tensor, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0,
+    x: Tensor, scale: Divisor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0,
     output_dtype: int = 0, precision: int = 0, saturate: bool = True,
 ) -> Result:  # fmt: skip
-    _check_scale(call, numbers(scale), float(np.finfo(np.float32).smallest_subnormal))
     kind = zero.dtype if zero is not None else dtype_of(output_dtype, "output_dtype") if output_dtype else dtypes.uint8
     spread = [None if v is None else spread_over(numbers(v), x, axis, block_size) for v in (scale, zero)]
     return quantized(x, spread[0], spread[1], kind, saturate)
@@ -97,10 +83,9 @@ def quantize_linear(
 
 @onnx("DequantizeLinear", folds=False)  # weights stay integers
 def dequantize_linear(
-    call: Call, x: Typed, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0,
+    x: Typed, scale: Scale, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0,
     output_dtype: int = 0,
 ) -> Result:  # fmt: skip
-    _check_scale(call, numbers(scale), 0.0)
     return _dequantized(x, scale, zero, axis, block_size, output_dtype)
 
 
@@ -143,7 +128,7 @@ def by_rows(x: Any, scale: Any, zero: Any) -> Any:
 @onnx("QLinearMatMul")
 @onnx("QLinearMatMul", domain="com.microsoft")
 def qlinear_matmul(
-    a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, y_scale: Tensor,
+    a: Tensor, a_scale: Scale, a_zero: Tensor, b: Tensor, b_scale: Scale, b_zero: Tensor, y_scale: Divisor,
     y_zero: Tensor,
 ) -> Result:  # fmt: skip
     rows = len(a.shape) - 2 if a_scale.shape not in ((), (1,)) and len(a_scale.shape) == 1 else -1
@@ -181,7 +166,7 @@ def _whole(x: Any, zero: Any, axis: int) -> Any:
 
 @onnx("QLinearConv")
 def qlinear_conv(
-    x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor, y_scale: Tensor,
+    x: Tensor, x_scale: Scale, x_zero: Tensor, w: Tensor, w_scale: Scale, w_zero: Tensor, y_scale: Divisor,
     y_zero: Tensor, bias: MaybeTensor = None, *, auto_pad: str = "NOTSET", dilations: MaybeInts = None,
     group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
