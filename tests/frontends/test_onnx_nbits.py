@@ -16,6 +16,7 @@ import ingot  # noqa: E402
 from ingot import dtypes  # noqa: E402
 from ingot.builder.build import build_network  # noqa: E402
 from ingot.engine.session import Engine  # noqa: E402
+from ingot.errors import UnsupportedError  # noqa: E402
 from ingot.ir import F, Network, Spec  # noqa: E402
 
 Array = np.ndarray[Any, Any]
@@ -77,6 +78,14 @@ class Weight:
 
 def calls(engine: Engine) -> list[str]:
     return [call.get("kernel", "host") for call in engine.header["programs"]["cpu"]["entries"]["main"]["calls"]]
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
+def test_scales_that_are_none(tmp_path: Path, scale: float) -> None:
+    weight = Weight(16, 64, 32, False)
+    weight.scales[3, 1] = scale
+    with pytest.raises(UnsupportedError, match=f"a scale must be finite, and is {scale} in scales"):
+        weight.engine(tmp_path)
 
 
 @pytest.mark.parametrize("zeros", [False, True])

@@ -16,7 +16,7 @@ from ingot.frontends.onnx.ops.attention import (
 from ingot.frontends.onnx.ops.common import cast, number, size_value
 from ingot.frontends.onnx.ops.linear import matmul, matmul_integer
 from ingot.frontends.onnx.ops.shape import part
-from ingot.frontends.onnx.table import MICROSOFT, Call, onnx
+from ingot.frontends.onnx.table import MICROSOFT, Call, Scale, onnx
 from ingot.frontends.table import MaybeInts, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F
 
@@ -121,7 +121,7 @@ def _of_projected(
 
 @onnx("QAttention", domain=MICROSOFT)
 def quantised_attention(
-    call: Call, x: Tensor, weight: Tensor, bias: Tensor, x_scale: Tensor, weight_scale: Tensor,
+    call: Call, x: Tensor, weight: Tensor, bias: Tensor, x_scale: Scale, weight_scale: Scale,
     mask: MaybeTensor = None, x_zero: MaybeTensor = None, weight_zero: MaybeTensor = None, past: MaybeTensor = None, *,
     num_heads: int, mask_filter_value: float = FILTER, scale: float = 0.0, unidirectional: bool = False,
     do_rotary: bool = False, past_present_share_buffer: bool = False,

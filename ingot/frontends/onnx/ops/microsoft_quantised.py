@@ -232,7 +232,7 @@ def dynamic_quantize_lstm(
 
 @onnx("MatMulNBits", domain=MICROSOFT)
 def matmul_n_bits(
-    x: Tensor, packed: Tensor, scales: Tensor, zeros: MaybeTensor = None, groups: MaybeTensor = None,
+    x: Tensor, packed: Tensor, scales: Scale, zeros: MaybeTensor = None, groups: MaybeTensor = None,
     bias: MaybeTensor = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,  # noqa: N803
 ) -> Result:  # fmt: skip
     """The weight as integers of 2, 4 or 8 bits and a scale for each group, of which K may cut off the last.
@@ -301,7 +301,7 @@ def _unpacked(packed: Any, bits: int) -> Any:
 
 @onnx("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(
-    x: Typed, index: Tensor, scales: Tensor, zeros: MaybeTyped = None, *, bits: int = 4, block_size: int = 128,
+    x: Typed, index: Tensor, scales: Scale, zeros: MaybeTyped = None, *, bits: int = 4, block_size: int = 128,
     gather_axis: int = 0, quantize_axis: int = 1,
 ) -> Result:  # fmt: skip
     """Rows of a quantised table, which alone are turned into floats. Bytes hold two numbers of 4 bits each."""
