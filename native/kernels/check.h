@@ -61,6 +61,12 @@ void require_same_shape(std::string_view kernel, const char* operand, const Tens
 
 /// The floats that kernels compute in float32.
 constexpr std::initializer_list<DType> kComputeFloats = {DType::float32, DType::bfloat16, DType::float16};
+/// Elements that have an order: numbers, and false before true.
+constexpr std::initializer_list<DType> kOrderedTypes = {DType::float32, DType::bfloat16, DType::float16, DType::int8,   DType::int16,
+                                                        DType::int32,   DType::int64,    DType::uint8,   DType::uint16, DType::uint32,
+                                                        DType::uint64,  DType::boolean,  DType::float64};
+/// Whole numbers that say places.
+constexpr std::initializer_list<DType> kIndexTypes = {DType::int32, DType::int64};
 
 /// The part of `count` equal things that worker `index` of `workers` takes: [first, last).
 struct Share {

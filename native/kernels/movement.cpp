@@ -15,8 +15,6 @@ namespace ingot {
 
 namespace {
 
-constexpr std::initializer_list<DType> kIndexTypes = {DType::int32, DType::int64};
-
 void require_same_dtype(const char* kernel, const char* operand, DType dtype, DType expected) {
   require_dtype(kernel, operand, dtype, {expected});
 }

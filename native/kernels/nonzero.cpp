@@ -11,11 +11,6 @@ namespace ingot {
 
 namespace {
 
-constexpr std::initializer_list<DType> kTypes = {DType::float32, DType::bfloat16, DType::float16, DType::int8,
-                                                 DType::int16,   DType::int32,    DType::int64,   DType::uint8,
-                                                 DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean,
-                                                 DType::float64};
-
 constexpr std::int64_t kRun = 128;  // elements that are looked at together: a byte counts them, and a byte says which
 
 /// Elements of a row that lie `step` apart, of which those are zero that have no bit of the mask.
@@ -141,7 +136,7 @@ template <class K>
 std::unique_ptr<Kernel> make(const char* name, const nlohmann::json& params, Types in, Types out, int rank) {
   require_operands(name, in, 1, 1, out, 1);
   Params(name, params).done();
-  require_dtype(name, "x", in[0].dtype, kTypes);
+  require_dtype(name, "x", in[0].dtype, kOrderedTypes);
   require_dtype(name, "the output", out[0].dtype, {DType::int64});
   require(in[0].rank > 0, name, "x must have at least one dimension");
   require_rank(name, "the output", out[0].rank, rank);

@@ -19,11 +19,6 @@ namespace ingot {
 
 namespace {
 
-constexpr std::initializer_list<DType> kTypes = {DType::float32, DType::bfloat16, DType::float16, DType::int8,
-                                                 DType::int16,   DType::int32,    DType::int64,   DType::uint8,
-                                                 DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean,
-                                                 DType::float64};
-
 /// x seen as kept dimensions and reduced ones. Reduced dimensions that are neighbours in x and in memory are joined.
 struct Parts {
   TensorView kept, reduced;
@@ -275,8 +270,8 @@ std::unique_ptr<Kernel> make_reduce(const nlohmann::json& json, Types in, Types 
   std::sort(axes.begin(), axes.end());
   require(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), "reduce", "an axis is named twice");
   require_rank("reduce", "the output", out[0].rank, keep ? rank : rank - static_cast<int>(axes.size()));
-  require_dtype("reduce", "x", in[0].dtype, kTypes);
-  require_dtype("reduce", "the output", out[0].dtype, kTypes);
+  require_dtype("reduce", "x", in[0].dtype, kOrderedTypes);
+  require_dtype("reduce", "the output", out[0].dtype, kOrderedTypes);
   require(is_float(in[0].dtype) == is_float(out[0].dtype), "reduce", "floats reduce to floats, integers to integers");
   require((in[0].dtype == DType::float64) == (out[0].dtype == DType::float64), "reduce", "float64 reduces to float64");
   require(is_float(in[0].dtype) || how != Reduction::mean, "reduce", "the mean of integers is not defined: cast first");
@@ -344,7 +339,7 @@ std::unique_ptr<Kernel> make_argmax(const nlohmann::json& json, Types in, Types 
   const bool keep = params.flag("keepdims", false);
   params.done();
   require_rank("argmax", "the output", out[0].rank, in[0].rank - (keep ? 0 : 1));
-  require_dtype("argmax", "x", in[0].dtype, kTypes);
+  require_dtype("argmax", "x", in[0].dtype, kOrderedTypes);
   require_dtype("argmax", "the output", out[0].dtype, {DType::int64});
   return std::make_unique<Argmax>(half_for(reduce_halves, level), axis);
 }

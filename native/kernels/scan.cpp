@@ -25,10 +25,6 @@ constexpr std::initializer_list<DType> kNumbers = {DType::float32, DType::bfloat
                                                    DType::int16,   DType::int32,    DType::int64,   DType::uint8,
                                                    DType::uint16,  DType::uint32,   DType::uint64,  DType::float64};
 constexpr std::initializer_list<DType> kFloats = {DType::float32, DType::bfloat16, DType::float16, DType::float64};
-constexpr std::initializer_list<DType> kOrdered = {DType::float32, DType::bfloat16, DType::float16, DType::int8,
-                                                   DType::int16,   DType::int32,    DType::int64,   DType::uint8,
-                                                   DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean,
-                                                   DType::float64};
 constexpr std::int64_t kColumns = 256;  // scans that run side by side
 constexpr std::int64_t kBlock = 256;    // elements of a row of 16-bit floats that are converted at once
 constexpr int kAbreast = 8;             // rows that are scanned at once
@@ -341,7 +337,7 @@ std::unique_ptr<Kernel> make_logcumsumexp(const nlohmann::json& json, Types in, 
 }
 
 std::unique_ptr<Kernel> make_extreme(const char* name, const nlohmann::json& json, Types in, Types out, bool greatest) {
-  const int axis = axis_of(name, json, in, out, 2, kOrdered);
+  const int axis = axis_of(name, json, in, out, 2, kOrderedTypes);
   require_dtype(name, "places", out[1].dtype, {DType::int64});
   return std::make_unique<Extreme>(name, axis, greatest);
 }

@@ -17,7 +17,6 @@ namespace ingot {
 
 namespace {
 
-constexpr std::initializer_list<DType> kIndexTypes = {DType::int32, DType::int64};
 constexpr std::initializer_list<DType> kComputed = {DType::float32, DType::float64, DType::int8,   DType::int16,  DType::int32,
                                                     DType::int64,   DType::uint8,   DType::uint16, DType::uint32, DType::uint64};
 constexpr std::int64_t kLines = 64;  // lines along the axis that go side by side

@@ -15,10 +15,6 @@ namespace ingot {
 
 namespace {
 
-constexpr std::initializer_list<DType> kTypes = {DType::float32, DType::bfloat16, DType::float16, DType::int8,
-                                                 DType::int16,   DType::int32,    DType::int64,   DType::uint8,
-                                                 DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean,
-                                                 DType::float64};
 constexpr int kDigits = 256;                      // values of a byte of a key
 constexpr std::int64_t kFew = 128;                // elements below which a sort by comparison is faster
 constexpr std::int64_t kInOrder = 16;             // wanted elements that are kept in order while they are selected
@@ -404,7 +400,7 @@ std::unique_ptr<Kernel> make_bucketize(const nlohmann::json& json, Types in, Typ
   Params params("bucketize", json);
   const bool right = params.flag("right");
   params.done();
-  require_dtype("bucketize", "x", in[0].dtype, kTypes);
+  require_dtype("bucketize", "x", in[0].dtype, kOrderedTypes);
   require_dtype("bucketize", "the boundaries", in[1].dtype, {in[0].dtype});
   require_dtype("bucketize", "the output", out[0].dtype, {DType::int64});
   require(in[1].rank == 1 || (in[1].rank > 1 && in[1].rank == in[0].rank), "bucketize",
@@ -418,7 +414,7 @@ std::unique_ptr<Kernel> make(const char* name, const char* direction, const nloh
   const int axis = params.axis("axis", in[0].rank);
   const bool descending = params.flag(direction);
   params.done();
-  require_dtype(name, "x", in[0].dtype, kTypes);
+  require_dtype(name, "x", in[0].dtype, kOrderedTypes);
   require_dtype(name, "the output", out[0].dtype, {in[0].dtype});
   require_dtype(name, "places", out[1].dtype, {DType::int64});
   require_rank(name, "the output", out[0].rank, in[0].rank);

@@ -63,26 +63,31 @@ bool Winograd::takes(const Window& window) { return is_square(window) || has_lin
 bool Winograd::takes_phase(const Window& window) { return is_short_window(window); }
 
 bool Winograd::suits(const TensorView& y, int speed) const {
+  constexpr std::int64_t kLeastPixels = 6 * 6;    // fewer do not pay for reading the transformed weight
+  constexpr std::int64_t kPairedPixels = 10 * 10;  // the same of products of bfloat16 in tiles of 2x2
+  constexpr std::int64_t kLeastChannels = 4;      // with fewer the transforms cost as much as the products
+  constexpr std::int64_t kLineChannels = 16;      // the same of taps along one axis, which save less
+  constexpr std::int64_t kManyChannels = 64;      // from here on transforms count for little beside the products of a line
   const WinogradTile tile = tile_of(y);
   const std::int64_t pixels = y.shape[1] * y.shape[2];
   const std::int64_t computed = tiles_down(y, tile) * height_of(tile) * tiles_across(y, tile) * width_of(tile);
+  if (pixels < kLeastPixels) return false;
   if (is_line(tile)) {
-    // Two products of each output are left for a block, of two taps 1.25. 1.75 times fewer are 1.24 to 1.65 times as fast, 1.5
-    // times fewer 1.01 to 1.37 times from 64 channels on and slower below, 1.25 times fewer are not.
+    // Products of the direct sum, and those that are left: two of each output for a block, of two taps 1.25.
     const std::int64_t direct = pixels * taps_.count, left = computed * inputs_of(tile) * taps_.blocks() / size_of(tile);
     if (speed == 2 && paired(tile)) {  // exactly: its transforms cost little
-      const std::int64_t exactly = computed * (4 * taps_.blocks() - (taps_.blocks() - taps_.full_blocks()));
-      return channels_ >= 64 && pixels >= 36 && 10 * 2 * direct >= 12 * exactly;
+      const std::int64_t left_of_pair = computed * (4 * taps_.blocks() - (taps_.blocks() - taps_.full_blocks())) / size_of(tile);
+      return channels_ >= kManyChannels && 10 * direct >= 12 * left_of_pair;
     }
-    const bool close = channels_ < 64 && !is_short(tile);  // two taps have short transforms: 1.13 to 1.3 times as fast with 16 channels
-    return speed == 1 && channels_ >= 16 && pixels >= 36 && 10 * direct >= (close ? 16 : 14) * left;
+    // 1.75 times fewer products are 1.24 to 1.65 times as fast, 1.5 times fewer 1.01 to 1.37 times with many channels and slower with few, 1.25
+    // times fewer are not. Two taps have short transforms: 1.13 to 1.3 times as fast with 16 channels.
+    const std::int64_t tenths = channels_ < kManyChannels && !is_short(tile) ? 16 : 14;
+    return speed == 1 && channels_ >= kLineChannels && 10 * direct >= tenths * left;
   }
-  // Below 4 channels the transforms cost as much as the products. Fewer than 6x6 pixels do not pay for reading the transformed
-  // weight, nor do tiles of which less than half is used.
   // A direct product twice as fast is left behind by tiles of 4x4, or by such products in tiles of 2x2 of larger images; one still
-  // faster not at all.
-  if (speed > 2 || (speed == 2 && tile == WinogradTile::square_2 && !(paired(tile) && pixels >= 100))) return false;
-  return channels_ >= 4 && pixels >= 36 && 2 * pixels >= computed;
+  // faster not at all. Tiles of which less than half is used do not pay either.
+  if (speed > 2 || (speed == 2 && tile == WinogradTile::square_2 && !(paired(tile) && pixels >= kPairedPixels))) return false;
+  return channels_ >= kLeastChannels && 2 * pixels >= computed;
 }
 
 Winograd::Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, const Window& window, const Epilogue& epilogue, Level level,

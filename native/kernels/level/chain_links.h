@@ -8,13 +8,19 @@ namespace ingot::INGOT_LEVEL {
 
 namespace {
 
-struct Link {
-  Step step;
-  int operand;            // of the expression; none: -1
-  const float* constant;  // 16 times the value, when there is no operand
-  bool whole;             // the operand is (q - zero) * scale of whole numbers
+/// An operand of the expression as a chain takes it.
+struct ChainOperand {
+  int operand;  // none: -1
+  bool whole;   // it is (q - zero) * scale of whole numbers of 8 bits
   float zero, scale;
-  bool rounded;           // and that is rounded to bfloat16
+  bool rounded;  // and that is rounded to bfloat16
+};
+constexpr ChainOperand kNoOperand = {-1, false, 0, 1, false};
+
+/// A step on the chain's value, with an operand, with a constant, or with nothing.
+struct Link : ChainOperand {
+  Step step;
+  const float* constant;  // 16 times the value, when there is no operand
 };
 
 /// What quantises, the last steps of a chain to a byte: a product with a number, rounding, 0 in the place of a NaN, a zero point
@@ -43,14 +49,6 @@ struct Chain {
 
 INGOT_INLINE bool is_chain_float(DType d) { return d == DType::float32 || d == DType::bfloat16 || d == DType::float16; }
 INGOT_INLINE bool is_chain_byte(DType d) { return d == DType::int8 || d == DType::uint8; }
-
-/// What a register of the expression holds that is not the chain's value.
-struct ChainOperand {
-  int operand;  // -1: nothing that a link takes
-  bool whole;   // whole numbers of 8 bits
-  float zero, scale;
-  bool rounded;  // to bfloat16, once scaled
-};
 
 /// Takes the last links of a chain to a byte as its ending, if they are one. A relu before them becomes a part of the lower limit.
 inline void end_chain(Chain& chain) {

@@ -100,7 +100,7 @@ INGOT_INLINE void round_rows(Vec (&v)[R][C]) {
 
 /// Steps that take long anyway.
 template <int R, int C>
-__attribute__((noinline)) void slow_step(Step step, Vec (&v)[R][C]) {
+__attribute__((noinline)) void slow_step_in_memory(Step step, Vec (&v)[R][C]) {
   const auto each = [&](auto of) __attribute__((always_inline)) {
     for (int r = 0; r < R; ++r) {
       _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = of(v[r][c]);
@@ -116,9 +116,23 @@ __attribute__((noinline)) void slow_step(Step step, Vec (&v)[R][C]) {
     default: return each([](Vec x) { return sigmoid(x); });
   }
 }
+/// The same by a copy, so that v itself stays in registers.
+template <int R, int C>
+INGOT_INLINE void slow_step(Step step, Vec (&v)[R][C]) {
+  Vec kept[R][C];
+  __builtin_memcpy(kept, v, sizeof kept);
+  slow_step_in_memory(step, kept);
+  __builtin_memcpy(v, kept, sizeof kept);
+}
 
 template <class T>
 constexpr bool is_byte = __is_same(T, std::int8_t) || __is_same(T, std::uint8_t);
+
+/// What the ending makes of a value: a whole number in the range of a byte.
+INGOT_INLINE Vec ended(const Ending& ending, Vec v) {
+  const Vec scaled = v * broadcast(ending.factor), known = select(is_nan(scaled), zero(), scaled);
+  return round_even(min(broadcast(ending.high), max(broadcast(ending.low), known))) + broadcast(ending.zero);
+}
 
 #if defined(__AVX512BW__)
 constexpr bool kEndsBounded = true;
@@ -128,14 +142,22 @@ constexpr bool kEndsBounded = false;  // store_ended has nothing to gain
 template <bool>
 struct Flag {};
 template <class T>
+constexpr float least_of = __is_same(T, std::int8_t) ? -128 : 0;
+template <class T>
 constexpr float most_of = __is_same(T, std::int8_t) ? 127 : 255;
 
-/// Whole numbers in the range of a byte, from floats that are in that of the ending: two rows of two vectors. Rectified: its lower limit is 0.
-/// Bounded: values are NaN or fit int32 when they are rounded, and the upper limit is that of T.
+/// Whether there is an ending, and all that it gives is a T.
+template <class T>
+INGOT_INLINE bool ends_in(const Ending& ending) {
+  return ending.present && ending.low + ending.zero >= least_of<T> && ending.high + ending.zero <= most_of<T>;
+}
+
+/// Stores two rows of two vectors `ended`. Rectified: the ending's lower limit is 0. Bounded: values are NaN or fit int32 when they are rounded,
+/// and its upper limit is that of T.
 template <class T, bool Rectified, bool Bounded>
 INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, const Vec (&v)[2][2]) {
-  const Vec factor = broadcast(ending.factor), low = broadcast(ending.low), high = broadcast(ending.high);
 #if defined(__AVX512BW__)
+  const Vec factor = broadcast(ending.factor), low = broadcast(ending.low), high = broadcast(ending.high);
   const __m512i zero_point = _mm512_set1_epi16((short)ending.zero);
   __m512i words[2];
   _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
@@ -157,14 +179,20 @@ INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, c
   _mm256_storeu_si256((__m256i*)p, _mm512_castsi512_si256(bytes));
   _mm256_storeu_si256((__m256i*)(p + stride), _mm512_extracti64x4_epi64(bytes, 1));
 #else
-  const Vec zero_point = broadcast(ending.zero);
+  const Ending kept = ending;  // a store of bytes could be one to `ending`
   _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
-      const Vec scaled = v[r][c] * factor;
-      store(p + r * stride + c * kLanes, round_even(min(high, max(low, select(is_nan(scaled), zero(), scaled)))) + zero_point);
-    }
+    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(p + r * stride + c * kLanes, ended(kept, v[r][c]));
   }
 #endif
+}
+
+/// Calls f with what makes values of an operand's whole numbers. Which of three ways that is, is asked once, not for each vector.
+template <class F>
+INGOT_INLINE void dequantise(const ChainOperand& operand, const F& f) {
+  const Vec zero_point = broadcast(operand.zero), scale = broadcast(operand.scale);
+  if (operand.rounded) f([&](Vec q) __attribute__((always_inline)) { return rounded_to<bfloat16>((q - zero_point) * scale); });
+  else if (operand.zero == 0) f([&](Vec q) __attribute__((always_inline)) { return q * scale; });
+  else f([&](Vec q) __attribute__((always_inline)) { return (q - zero_point) * scale; });
 }
 
 /// Two vectors of a row that all rows share; what changes no sum where there is none.

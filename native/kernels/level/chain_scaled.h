@@ -9,9 +9,25 @@ namespace {
 
 struct NoResidual {};
 
+/// Two vectors of each row that all rows share: what the first link multiplies by, and up to two that are added. (In a struct the compiler would
+/// leave them in memory.) operand_of(link): its operand; of link -1 null.
+template <class OperandOf>
+INGOT_INLINE void load_shared_rows(const Chain& chain, std::int64_t column, const OperandOf& operand_of, Vec (&scale)[2], Vec (&bias)[2],
+                                   Vec (&shift)[2]) {
+  const float* const scales = (const float*)operand_of(0)->data + column;  // takes_row has seen to that
+  scale[0] = load(scales);
+  scale[1] = load(scales + kLanes);
+  load_shared(operand_of(chain.shifts[0]), column, bias);
+  load_shared(operand_of(chain.shifts[1]), column, shift);
+}
+
+/// The link of the residual, if there is one; else one that is no sum with whole numbers.
+INGOT_INLINE const Link& residual_of(const Chain& chain) { return chain.links[chain.residual < 0 ? 0 : chain.residual]; }
+
 /// Whether what becomes of any int32 is far below 2^31 in steps of the result, or NaN.
-INGOT_INLINE bool is_bounded(const Ending& ending, const Vec (&scale)[2], const Vec (&bias)[2], const Vec (&shift)[2], const Link& residual) {
-  const Vec factor = abs(broadcast(ending.factor)), limit = broadcast(0x1p30f), largest = broadcast(256) + abs(broadcast(residual.zero));
+INGOT_INLINE bool is_bounded(const Chain& chain, const Vec (&scale)[2], const Vec (&bias)[2], const Vec (&shift)[2]) {
+  const Link& residual = residual_of(chain);
+  const Vec factor = abs(broadcast(chain.ending.factor)), limit = broadcast(0x1p30f), largest = broadcast(256) + abs(broadcast(residual.zero));
   const Vec added = residual.whole ? largest * abs(broadcast(residual.scale)) : zero();
   bool bounded = true;
   _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
@@ -25,7 +41,38 @@ INGOT_INLINE bool is_bounded(const Ending& ending, const Vec (&scale)[2], const 
 /// whatever is added up of such, is a multiple of 2^-123.
 INGOT_INLINE bool is_normal(const Vec (&scale)[2], const Vec (&bias)[2], const Vec (&shift)[2]) {
   const auto is_far = [](Vec v) { return !any(abs(v) < select(v == zero(), zero(), broadcast(0x1p-100f))) && !any(is_nan(v)); };
-  return is_far(scale[0]) && is_far(scale[1]) && is_far(bias[0]) && is_far(bias[1]) && is_far(shift[0]) && is_far(shift[1]);
+  const auto are_far = [&](const Vec (&v)[2]) { return is_far(v[0]) && is_far(v[1]); };
+  return are_far(scale) && are_far(bias) && are_far(shift);
+}
+
+/// Adds two vectors of two rows of a residual, which `link` says of whole numbers what they are.
+template <class Residual>
+INGOT_INLINE void add_residual(const Residual* from, std::int64_t stride, const Link& link, Vec (&v)[2][2]) {
+  const auto add = [&](const auto& value_of) __attribute__((always_inline)) {
+    _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + value_of(load(from + r * stride + c * kLanes));
+    }
+  };
+  if constexpr (is_byte<Residual>) dequantise(link, add);
+  else add([](Vec w) __attribute__((always_inline)) { return w; });
+}
+
+/// Stores two vectors of two rows. streams: `to` and the stride are whole lines, which go past the caches.
+template <class Out>
+INGOT_INLINE void store_floats(Out* to, std::int64_t stride, const Vec (&v)[2][2], [[maybe_unused]] bool streams) {
+  if constexpr (__is_same(Out, bfloat16))
+    if (store_rounded(to, stride, v, streams)) return;
+#if defined(__AVX512F__)
+  if constexpr (__is_same(Out, float)) if (streams) {
+    _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) _mm512_stream_ps(to + r * stride + c * kLanes, v[r][c].v);
+    }
+    return;
+  }
+#endif
+  _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(to + r * stride + c * kLanes, v[r][c]);
+  }
 }
 
 /// Two vectors of all rows: sum * scale, then a factor of the row, biases, a residual, and GELU or a lower limit, if there are such; the
@@ -36,20 +83,14 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   // Copies of what the loop reads: a store of bytes could be one to anything behind a pointer.
   const Sum* const sums = (const Sum*)in[0].data + column;
   const std::int64_t sums_stride = in[0].row_stride, out_stride = out.row_stride;
-  const bool gelu = chain.gelu, streams = chain.streams;
+  const bool gelu = chain.gelu, streams = chain.streams, twice = chain.shifts[1] >= 0;
   const Ending ending = chain.ending;
-  const float* const scales = (const float*)in[chain.links[0].operand].data + column;
-  const auto operand = [&](int link) { return link < 0 ? nullptr : &in[chain.links[link].operand]; };
-  const TileOperand factors = chain.factor < 0 ? TileOperand{} : in[chain.links[chain.factor].operand];
-  const Vec scale[2] = {load(scales), load(scales + kLanes)};
-  Vec bias[2], shift[2];
-  load_shared(operand(chain.shifts[0]), column, bias);
-  load_shared(operand(chain.shifts[1]), column, shift);
-  const bool twice = chain.shifts[1] >= 0;
-  const Link& added = chain.links[chain.residual < 0 ? 0 : chain.residual];
-  const Vec residual_zero = broadcast(added.zero), residual_scale = broadcast(added.scale);
-  const bool symmetric = added.zero == 0, rounded = added.rounded;
-  const TileOperand residual = chain.residual < 0 ? TileOperand{} : in[added.operand];
+  const auto operand_of = [&](int link) { return link < 0 ? nullptr : &in[chain.links[link].operand]; };
+  Vec scale[2], bias[2], shift[2];
+  load_shared_rows(chain, column, operand_of, scale, bias, shift);
+  const TileOperand factors = chain.factor < 0 ? TileOperand{} : *operand_of(chain.factor);
+  const Link added = residual_of(chain);
+  const TileOperand residual = chain.residual < 0 ? TileOperand{} : *operand_of(chain.residual);
   const Link& last = chain.links[chain.count - 1];
   const Vec low = last.step == Step::max ? load(last.constant) : broadcast(-__builtin_inff());
   Out* const to = (Out*)out.data + column;
@@ -59,15 +100,14 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
     else return load(from);
   };
   const auto take = [&]<bool Bounded>(Flag<Bounded>, std::int64_t row) __attribute__((always_inline)) {
-    const bool one = row + 1 == rows;
-    const std::int64_t at[2] = {row, one ? row : row + 1};  // the last of an odd number twice
+    const std::int64_t next = row + 1 == rows ? 0 : 1;  // the last of an odd number twice
     Vec v[2][2];
     _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = sum(at[r], c) * scale[c];
+      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = sum(row + r * next, c) * scale[c];
     }
     if (factors.data != nullptr) {
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-        const Vec factor = broadcast(((const float*)factors.data)[at[r] * factors.row_stride]);
+        const Vec factor = broadcast(((const float*)factors.data)[(row + r * next) * factors.row_stride]);
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] * factor;
       }
     }
@@ -79,48 +119,20 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + shift[c];
       }
     }
-    if constexpr (!__is_same(Residual, NoResidual)) {
-      const Residual* const from = (const Residual*)residual.data + column;
-      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
-          Vec w = load(from + at[r] * residual.row_stride + c * kLanes);
-          if constexpr (is_byte<Residual>) {
-            w = (symmetric ? w : w - residual_zero) * residual_scale;
-            if (rounded) w = rounded_to<bfloat16>(w);
-          }
-          v[r][c] = v[r][c] + w;
-        }
-      }
-    }
-    if (gelu) {  // by a copy, so that v itself stays in registers
-      Vec slow[2][2];
-      __builtin_memcpy(slow, v, sizeof slow);
-      slow_step(Step::gelu, slow);
-      __builtin_memcpy(v, slow, sizeof slow);
-    }
+    if constexpr (!__is_same(Residual, NoResidual))
+      add_residual((const Residual*)residual.data + column + row * residual.row_stride, next * residual.row_stride, added, v);
+    if (gelu) slow_step(Step::gelu, v);
     if constexpr (is_byte<Out>) {
-      store_ended<Out, Rectified, Bounded>(to + row * out_stride, one ? 0 : out_stride, ending, v);
+      store_ended<Out, Rectified, Bounded>(to + row * out_stride, next * out_stride, ending, v);
     } else {
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
         _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = max_nan(v[r][c], low);
       }
-      if constexpr (__is_same(Out, bfloat16))
-        if (store_rounded(to + row * out_stride, one ? 0 : out_stride, v, streams)) return;
-#if defined(__AVX512F__)
-      if constexpr (__is_same(Out, float)) if (streams) {
-        _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-          _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) _mm512_stream_ps(to + at[r] * out_stride + c * kLanes, v[r][c].v);
-        }
-        return;
-      }
-#endif
-      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(to + at[r] * out_stride + c * kLanes, v[r][c]);
-      }
+      store_floats(to + row * out_stride, next * out_stride, v, streams);
     }
   };
   if constexpr (kEndsBounded && is_byte<Out> && Rectified && __is_same(Sum, std::int32_t) && (is_byte<Residual> || __is_same(Residual, NoResidual))) {
-    if (factors.data == nullptr && !gelu && ending.high + ending.zero == most_of<Out> && is_bounded(ending, scale, bias, shift, added)) {
+    if (factors.data == nullptr && !gelu && ending.high + ending.zero == most_of<Out> && is_bounded(chain, scale, bias, shift)) {
       for (std::int64_t row = 0; row < rows; row += 2) take(Flag<true>(), row);
       return;
     }
@@ -139,10 +151,9 @@ INGOT_INLINE ChainRows scaled_rows_to(const Chain& chain, const TileOperand& out
     if (out.dtype == DType::float32) return scaled_rows<Residual, float, Sum, false>;
     if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16, Sum, false>;
   }
-  if (!chain.ending.present) return nullptr;
-  const float least = chain.ending.low + chain.ending.zero, most = chain.ending.high + chain.ending.zero;
-  if (out.dtype == DType::int8) return least >= -128 && most <= 127 ? scaled_bytes_to<Residual, std::int8_t, Sum>(chain.ending) : nullptr;
-  return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_bytes_to<Residual, std::uint8_t, Sum>(chain.ending) : nullptr;
+  if (out.dtype == DType::int8 && ends_in<std::int8_t>(chain.ending)) return scaled_bytes_to<Residual, std::int8_t, Sum>(chain.ending);
+  if (out.dtype == DType::uint8 && ends_in<std::uint8_t>(chain.ending)) return scaled_bytes_to<Residual, std::uint8_t, Sum>(chain.ending);
+  return nullptr;
 }
 
 /// What runs a chain whose first link is a product with a row of float32; null where others follow than those that scaled_rows has. Of bfloat16

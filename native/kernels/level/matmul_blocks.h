@@ -34,15 +34,10 @@ struct RowsEnd {
   void run(const float* sums, std::int64_t stride, int first, int rows) const;
   void fetch(int first, int rows) const;
   const TileOperand* extra(int link) const { return link < 0 ? nullptr : &job->epilogue.extras[chain.links[link].operand - 1]; }
-  bool is_bounded_panel() const;
-  bool is_normal_panel() const;
   /// Puts it at columns of the job's output.
   void place(std::int64_t from, std::int64_t columns) { column = from, width = smaller(columns, job->columns - from); }
   /// Of int8: whether tiles end the panel there in registers, and what they know of it.
-  void look_at_panel() {
-    direct = width == kPanel && (floats || (bytes && is_bounded_panel()));
-    normal = direct && floats && is_normal_panel();
-  }
+  void look_at_panel();
 };
 
 struct PlacedRows;
@@ -161,9 +156,8 @@ struct Rows {
 INGOT_INLINE Rows rows_from(const MatmulJob& job, std::int64_t row) {
   if (job.places == nullptr) return {row, 1, job.rows - row};
   const RowPlaces& p = *job.places;
-  std::int64_t pixel = p.first + row;
-  const std::int64_t x = pixel % p.size[2], y = (pixel /= p.size[2]) % p.size[1], z = (pixel /= p.size[1]) % p.size[0];
-  return {pixel / p.size[0] * p.image_step + z * p.step[0] + y * p.step[1] + x * p.step[2], p.step[2], p.size[2] - x};
+  const Pixel pixel = pixel_of(p.first + row, p.size);
+  return {pixel.image * p.image_step + pixel.z * p.step[0] + pixel.y * p.step[1] + pixel.x * p.step[2], p.step[2], p.size[2] - pixel.x};
 }
 
 /// An operand from that row and column of the output on, for rows that lie `apart`.
@@ -183,22 +177,13 @@ inline void RowsEnd::run(const float* sums, std::int64_t stride, int first, int 
   }
 }
 
-/// `bytes`: whether sums of the panel stay in the bounds that store_ended takes as given.
-inline bool RowsEnd::is_bounded_panel() const {
+inline void RowsEnd::look_at_panel() {
+  direct = normal = false;
+  if (width < kPanel || !(bytes || floats)) return;
   Vec scale[2], bias[2], shift[2];
-  load_shared(extra(0), column, scale);
-  load_shared(extra(chain.shifts[0]), column, bias);
-  load_shared(extra(chain.shifts[1]), column, shift);
-  return is_bounded(chain.ending, scale, bias, shift, chain.links[chain.residual < 0 ? 0 : chain.residual]);
-}
-
-inline bool RowsEnd::is_normal_panel() const {
-  if (chain.factor >= 0 || chain.residual >= 0) return false;
-  Vec scale[2], bias[2], shift[2];
-  load_shared(extra(0), column, scale);
-  load_shared(extra(chain.shifts[0]), column, bias);
-  load_shared(extra(chain.shifts[1]), column, shift);
-  return is_normal(scale, bias, shift);
+  load_shared_rows(chain, column, [&](int link) { return extra(link); }, scale, bias, shift);
+  direct = floats || is_bounded(chain, scale, bias, shift);
+  normal = floats && chain.factor < 0 && chain.residual < 0 && is_normal(scale, bias, shift);
 }
 
 /// Fetches what the rows' epilogue reads, while their sums are made.
@@ -331,9 +316,8 @@ INGOT_INLINE bool is_direct(const MatmulJob& job, RowsEnd& end) {
 /// Whether a chain of sums of int8 is what scaled_rows has with a residual of int8, which nothing rounds, or without one, and gives int8.
 INGOT_INLINE bool ends_bytes(const RowsEnd& end) {
   const Chain& chain = end.chain;
-  const Ending& ending = chain.ending;
-  return kEndsBounded && chain.rows != nullptr && chain.factor < 0 && !chain.gelu && end.job->epilogue.out.dtype == DType::int8 && ending.present &&
-         ending.low + ending.zero >= -128 && ending.high + ending.zero == most_of<std::int8_t> && end.job->places == nullptr &&
+  return kEndsBounded && chain.rows != nullptr && chain.factor < 0 && !chain.gelu && end.job->epilogue.out.dtype == DType::int8 &&
+         ends_in<std::int8_t>(chain.ending) && chain.ending.high + chain.ending.zero == most_of<std::int8_t> && end.job->places == nullptr &&
          (chain.residual < 0 || (end.extra(chain.residual)->dtype == DType::int8 && !chain.links[chain.residual].rounded));
 }
 

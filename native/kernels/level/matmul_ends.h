@@ -14,6 +14,22 @@ template <class T, int R, int C>
     for (int c = 0; c < C; ++c) store(y + c * kLanes, a[r][c]);
 }
 
+/// Stores a register tile, `stride` values from row to row. normal: no value is a denormal.
+template <class T, int R, int C>
+INGOT_INLINE void store_tile(T* y, std::int64_t stride, const Vec (&a)[R][C], [[maybe_unused]] bool normal = false) {
+#if defined(__AVX512BF16__)
+  if constexpr (__is_same(T, bfloat16)) {
+    if (store_rounded(y, stride, a, false, normal)) return;
+    Vec kept[R][C];  // a copy, so that the sums themselves stay in registers
+    __builtin_memcpy(kept, a, sizeof kept);
+    return store_each(y, stride, kept);
+  }
+#endif
+  INGOT_UNROLL for (int r = 0; r < R; ++r, y += stride) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(y + c * kLanes, a[r][c]);
+  }
+}
+
 /// The epilogue of a register tile, in its registers, from that column of the panel on: the same steps in the same order as RowsEnd::run.
 template <class T, int R, int C>
 INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][C], int row, int column) {
@@ -52,16 +68,7 @@ INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][C], int row, int colu
     return;
   }
 #endif
-#if defined(__AVX512BF16__)
-  if (store_rounded(y, end.out.row_stride, a)) return;
-  Vec kept[R][C];  // a copy, so that the sums themselves stay in registers
-  __builtin_memcpy(kept, a, sizeof kept);
-  store_each(y, end.out.row_stride, kept);
-#else
-  INGOT_UNROLL for (int r = 0; r < R; ++r, y += end.out.row_stride) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) store(y + c * kLanes, a[r][c]);
-  }
-#endif
+  store_tile(y, end.out.row_stride, a);
 }
 
 /// Takes a row that all rows share along, if the chain has that link.
@@ -83,17 +90,12 @@ INGOT_INLINE void add_shifts(const RowsEnd& end, Vec (&a)[R][2]) {
 template <int R>
 INGOT_INLINE void add_byte_residual(const RowsEnd& end, Vec (&a)[R][2], int row) {
   const TileOperand& residual = *end.extra(end.chain.residual);
-  const Link& link = end.chain.links[end.chain.residual];
-  const Vec zero_point = broadcast(link.zero), scale = broadcast(link.scale);
   const std::int8_t* from = (const std::int8_t*)residual.data + (end.first_row + row) * residual.row_stride + end.column;
-  const auto add = [&](auto of) __attribute__((always_inline)) {
+  dequantise(end.chain.links[end.chain.residual], [&](const auto& value_of) __attribute__((always_inline)) {
     INGOT_UNROLL for (int r = 0; r < R; ++r, from += residual.row_stride) {
-      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + of(load(from + c * kLanes));
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + value_of(load(from + c * kLanes));
     }
-  };
-  if (link.rounded) add([&](Vec v) __attribute__((always_inline)) { return rounded_to<bfloat16>((v - zero_point) * scale); });
-  else if (link.zero == 0) add([&](Vec v) __attribute__((always_inline)) { return v * scale; });
-  else add([&](Vec v) __attribute__((always_inline)) { return (v - zero_point) * scale; });
+  });
 }
 
 /// The same for sums of int8, as scaled_rows ends them: scales, biases, a residual, and bytes in the bounds of the panel.
@@ -147,17 +149,7 @@ INGOT_INLINE void end_floats(const RowsEnd& end, Vec (&a)[R][2], int row) {
   }
   const TileOperand& out = end.job->epilogue.out;
   T* y = (T*)out.data + first * out.row_stride + end.column;
-#if defined(__AVX512BF16__)
-  if constexpr (__is_same(T, bfloat16)) {
-    if (store_rounded(y, out.row_stride, a, false, end.normal)) return;
-    Vec kept[R][2];  // a copy, so that the sums themselves stay in registers
-    __builtin_memcpy(kept, a, sizeof kept);
-    return store_each(y, out.row_stride, kept);
-  }
-#endif
-  INGOT_UNROLL for (int r = 0; r < R; ++r, y += out.row_stride) {
-    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(y + c * kLanes, a[r][c]);
-  }
+  store_tile(y, out.row_stride, a, end.normal);
 }
 
 }  // namespace

@@ -133,24 +133,24 @@ inline Placed place_patches(const MatmulJob& job, std::int64_t first, std::int64
   bool negative = false;
   placed.count = 0;
   while (row < end && placed.count < kMostTiles) {
-    const std::int64_t pixel = p.first + row, column = pixel % p.out[2], y = pixel / p.out[2] % p.out[1], image = pixel / p.out[2] / p.out[1];
-    const std::int64_t top = y * down.stride - down.before;
-    const Span lines = span_of(down, y);
-    const std::int64_t whole = smaller(down.size + down.before - down.kernel, p.out[1] - 1) - y;  // joined lines that follow and have all taps inside
+    const Pixel pixel = pixel_of(p.first + row, p.out);
+    const std::int64_t top = pixel.y * down.stride - down.before, image = pixel.image * p.image_stride;
+    const Span lines = span_of(down, pixel.y);
+    const std::int64_t whole = smaller(down.size + down.before - down.kernel, p.out[1] - 1) - pixel.y;  // joined lines that follow and have all taps inside
     const std::int64_t more = placed.joined && lines.count == down.kernel ? larger(whole, 0) : 0;
-    const std::int64_t rows = smaller(smaller(end - row, (1 + more) * p.out[2] - column), (kMostTiles - placed.count) * height);
-    const std::int64_t below = (column + rows - 1) / p.out[2];  // the output lines behind the first
-    const std::int64_t at = image * p.image_stride + top * p.x_stride[1] + (column * along.stride - along.before) * p.x_stride[2];
-    if (image != seen_image) seen_image = image, seen = 0;
+    const std::int64_t rows = smaller(smaller(end - row, (1 + more) * p.out[2] - pixel.x), (kMostTiles - placed.count) * height);
+    const std::int64_t below = (pixel.x + rows - 1) / p.out[2];  // the output lines behind the first
+    const std::int64_t at = image + top * p.x_stride[1] + (pixel.x * along.stride - along.before) * p.x_stride[2];
+    if (pixel.image != seen_image) seen_image = pixel.image, seen = 0;
     for (std::int64_t tap = 0; tap < lines.count + below && !negative; ++tap) {
       const std::int64_t line = lines.first + tap * down.dilation;
       if (alike && line < seen) continue;
-      negative = any_negative(p.x + image * p.image_stride + line * p.x_stride[1], p.x_stride[2], along.size, p.channels);
+      negative = any_negative(p.x + image + line * p.x_stride[1], p.x_stride[2], along.size, p.channels);
       seen = line + 1;
     }
     const int first_line = lines.count > 0 ? (int)lines.skipped : 0;
-    add_tiles(placed, (int)rows, height, {at, (int)(row - first), 0, first_line, first_line + (int)lines.count, column == 0 ? placed.left : 0,
-                                          column + rows == p.out[2] ? placed.right : 0});
+    add_tiles(placed, (int)rows, height, {at, (int)(row - first), 0, first_line, first_line + (int)lines.count, pixel.x == 0 ? placed.left : 0,
+                                          pixel.x + rows == p.out[2] ? placed.right : 0});
     row += rows;
   }
   return {row - first, !negative};

@@ -13,6 +13,15 @@ namespace {
 INGOT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 INGOT_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
+/// Which output pixel that number is, of images of that size one after the other.
+struct Pixel {
+  std::int64_t image, z, y, x;
+};
+INGOT_INLINE Pixel pixel_of(std::int64_t number, const std::int64_t (&size)[3]) {
+  const std::int64_t line = number / size[2], plane = line / size[1];
+  return {plane / size[0], plane % size[0], line % size[1], number % size[2]};
+}
+
 template <int N>
 struct Bytes {
   char bytes[N];
@@ -120,20 +129,19 @@ void pack_patches(const Patches& p, std::int64_t first_row, std::int64_t rows, s
                   std::byte* packed) {
   const std::int64_t run = p.run * p.channels, runs = p.axis[2].kernel / p.run;
   for (std::int64_t r = 0, count; r < rows; r += count) {
-    std::int64_t pixel = p.first + first_row + r;
-    const std::int64_t x = pixel % p.out[2], y = (pixel /= p.out[2]) % p.out[1], z = (pixel /= p.out[1]) % p.out[0];
-    const std::byte* image = p.x + pixel / p.out[0] * p.image_stride;
-    count = smaller(rows - r, p.out[2] - x);
+    const Pixel pixel = pixel_of(p.first + first_row + r, p.out);
+    const std::byte* image = p.x + pixel.image * p.image_stride;
+    count = smaller(rows - r, p.out[2] - pixel.x);
     std::byte* to = packed + r * kXStride;
     for (std::int64_t k = begin, length; k < end; k += length, to += length * (int)sizeof(Packed)) {
       std::int64_t tap = k / run;
       const std::int64_t at = k - tap * run, last = tap % runs * p.run;
       length = smaller(run - at, end - k);
       tap /= runs;
-      const std::int64_t in_y = y * p.axis[1].stride + tap % p.axis[1].kernel * p.axis[1].dilation - p.axis[1].before;
-      const std::int64_t in_z = z * p.axis[0].stride + tap / p.axis[1].kernel * p.axis[0].dilation - p.axis[0].before;
+      const std::int64_t in_y = pixel.y * p.axis[1].stride + tap % p.axis[1].kernel * p.axis[1].dilation - p.axis[1].before;
+      const std::int64_t in_z = pixel.z * p.axis[0].stride + tap / p.axis[1].kernel * p.axis[0].dilation - p.axis[0].before;
       const bool inside = in_y >= 0 && in_y < p.axis[1].size && in_z >= 0 && in_z < p.axis[0].size;
-      pack_run<Source>(p, inside ? image + in_z * p.x_stride[0] + in_y * p.x_stride[1] : nullptr, last, at, (int)length, x, count,
+      pack_run<Source>(p, inside ? image + in_z * p.x_stride[0] + in_y * p.x_stride[1] : nullptr, last, at, (int)length, pixel.x, count,
                        (Packed*)to);
     }
   }

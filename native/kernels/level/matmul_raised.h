@@ -74,20 +74,22 @@ inline std::int64_t raise_lines(const MatmulJob& job, const RaisedLines& plan, s
   std::int64_t row = first, held = 0;
   placed.count = 0;
   while (row < job.rows) {
-    const std::int64_t pixel = p.first + row, column = pixel % width, y = pixel / width % p.out[1];
-    const std::byte* const image = p.x + pixel / width / p.out[1] * p.image_stride;
-    const std::int64_t wanted = smaller((column + job.rows - row + width - 1) / width, p.out[1] - y);
+    const Pixel pixel = pixel_of(p.first + row, p.out);
+    const std::byte* const image = p.x + pixel.image * p.image_stride;
+    // Lines of outputs: up to the end of the job or the image, and as many as there is room for; then equal parts of those.
+    const std::int64_t wanted = smaller((pixel.x + job.rows - row + width - 1) / width, p.out[1] - pixel.y);
     const std::int64_t room = smaller((plan.lines - held - plan.halo + down.stride) / down.stride, (kMostTiles - placed.count) / of_line);
     if (room < wanted && held > 0) break;  // an image behind another one is whole
     const std::int64_t parts = (wanted + room - 1) / room, lines = (wanted + parts - 1) / parts;
-    const std::int64_t top = y * down.stride - down.before, copied = (lines - 1) * down.stride + plan.halo;
+    // Lines of x: those that their windows reach.
+    const std::int64_t top = pixel.y * down.stride - down.before, copied = (lines - 1) * down.stride + plan.halo;
     for (std::int64_t i = 0; i < copied; ++i) {
       const bool inside = top + i >= 0 && top + i < down.size;
       if (inside || p.outside != 0) copy_line(p, plan, image, top + i, job.scratch + (held + i) * plan.pitch);
     }
-    for (std::int64_t i = 0, from = column; i < lines; ++i, from = 0) {
+    for (std::int64_t i = 0, from = pixel.x; i < lines; ++i, from = 0) {
       const int rows = (int)smaller(width - from, job.rows - row);
-      const Span taps = span_of(down, y + i);
+      const Span taps = span_of(down, pixel.y + i);
       const int skipped = p.outside != 0 || taps.count == 0 ? 0 : (int)taps.skipped, count = p.outside != 0 ? (int)down.kernel : (int)taps.count;
       add_tiles(placed, rows, height, {(held + i * down.stride) * plan.pitch + from * placed.row_stride, (int)(row - first), 0, skipped, skipped + count, 0, 0});
       row += rows;

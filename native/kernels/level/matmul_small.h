@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "matmul_ends.h"
 #include "matmul_pairs.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -47,16 +48,8 @@ void small_tile(const SmallProducts& job, const std::byte* x, const std::byte* b
     a[r][0].v = _mm512_castpd_ps(_mm512_permutex2var_pd(low, first, high));
     a[r][1].v = _mm512_castpd_ps(_mm512_permutex2var_pd(low, second, high));
   }
-  if (job.out == DType::bfloat16) {
-    if (store_rounded((bfloat16*)y, job.y_row / 2, a)) return;
-    Vec kept[R][2];  // a copy, so that the sums themselves stay in registers
-    __builtin_memcpy(kept, a, sizeof kept);
-    return store_each((bfloat16*)y, job.y_row / 2, kept);
-  }
-  INGOT_UNROLL for (int r = 0; r < R; ++r, y += job.y_row) {
-    store((float*)y, a[r][0]);
-    store((float*)y + kLanes, a[r][1]);
-  }
+  if (job.out == DType::bfloat16) store_tile((bfloat16*)y, job.y_row / 2, a);
+  else store_tile((float*)y, job.y_row / 4, a);
 }
 
 template <int... R>

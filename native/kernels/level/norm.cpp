@@ -255,12 +255,7 @@ INGOT_INLINE void store_finished(const F& finish, Y* y, std::int64_t stride, std
       store_ended<Y, false, false>(y + r * stride + c, (next - r) * stride, finish.ending, two);
     }
   } else {
-    const Ending& ending = finish.ending;
-    each<N>([&](int i) {
-      const Vec scaled = v[i] * broadcast(ending.factor);
-      const Vec held = min(broadcast(ending.high), max(broadcast(ending.low), select(is_nan(scaled), zero(), scaled)));
-      store_tail(y + i * stride, c, columns, round_even(held) + broadcast(ending.zero));
-    });
+    each<N>([&](int i) { store_tail(y + i * stride, c, columns, ended(finish.ending, v[i])); });
   }
 }
 
@@ -316,11 +311,9 @@ bool group_normalise_activated(const GroupRows& rows, const T* x, const float* c
   no_clamp(finish.clamp, 0);
   finish.ending = chain.ending;
   const auto to = [&](auto* y) { group_normalise_to(rows, x, center, scale, shift, finish, y, out.row_stride); };
-  if (chain.ending.present) {
-    const float least = chain.ending.low + chain.ending.zero, most = chain.ending.high + chain.ending.zero;
-    if (least < (out.dtype == DType::int8 ? -128.0f : 0.0f) || most > (out.dtype == DType::int8 ? 127.0f : 255.0f)) return false;
-    return out.dtype == DType::int8 ? to((std::int8_t*)out.data) : to((std::uint8_t*)out.data), true;
-  }
+  if (out.dtype == DType::int8 && ends_in<std::int8_t>(chain.ending)) return to((std::int8_t*)out.data), true;
+  if (out.dtype == DType::uint8 && ends_in<std::uint8_t>(chain.ending)) return to((std::uint8_t*)out.data), true;
+  if (chain.ending.present) return false;
   if (out.dtype == DType::float32) return to((float*)out.data), true;
   if (out.dtype == rows.dtype) return to((T*)out.data), true;
   return false;

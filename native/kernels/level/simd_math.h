@@ -101,13 +101,14 @@ INGOT_INLINE Vec mish(Vec x) {
   return one[0];
 }
 
-// The same for a result of 8 bits, within 2^-14 of itself, 1/128 of a step of the largest byte: 2^t by five coefficients (minimax, 2.6e-6), and an
-// estimate of the quotient where a level has one.
+// The same for a result of 8 bits, within 2^-14 of itself: 1/128 of a step of int8's largest number, 1/64 of one of uint8's. 2^t by five
+// coefficients (minimax, 2.6e-6), and an estimate of the quotient where a level has one. Of -infinity, the limit 0 is left where mish has NaN, as
+// torch does: both are 0 in bytes.
 template <int N>
 INGOT_INLINE void mish_for_byte(Vec (&x)[N]) {
   const Vec two = broadcast(2.0f);
   Vec t[N], n[N], p[N];
-  each<N>([&](int i) { x[i] = max(broadcast(-80.0f), x[i]); });  // below, nothing is left of it; a NaN, as second operand, passes
+  each<N>([&](int i) { x[i] = max(broadcast(-80.0f), x[i]); });  // below, less than 1e-32 is left of it; a NaN, as second operand, passes
   each<N>([&](int i) { t[i] = min(broadcast(20.0f), x[i]) * broadcast(1.44269504088896341f); });
   each<N>([&](int i) { n[i] = round_even(t[i]); });
   each<N>([&](int i) { t[i] = t[i] - n[i]; });
