@@ -306,6 +306,11 @@ class Pipe {
       chunk.v[g] = cache_.part(block, 1, task.head) + within * cache_.group_bytes();
       if (++within == groups_per_block) within = 0, ++index;
     }
+    // Rows fetch ahead without asking which groups are in use: the others name one that is.
+    for (int g = 0; g < kChunkGroups; ++g) {
+      const int used = std::clamp(g, chunk.first_group, chunk.last_group - 1);
+      chunk.k[g] = chunk.k[used], chunk.v[g] = chunk.v[used];
+    }
     return true;
   }
 
@@ -333,7 +338,7 @@ class Pipe {
 
   /// Groups of the later chunk are fetched together with those of this one, the others at once.
   void look_ahead(AttentionChunk& chunk, const AttentionChunk* later) const {
-    for (int g = chunk.first_group; g < chunk.last_group; ++g) {
+    for (int g = 0; g < kChunkGroups; ++g) {
       const bool some = later != nullptr && g >= later->first_group && g < later->last_group;
       chunk.k_ahead[g] = some ? later->k[g] : chunk.k[g];
       chunk.v_ahead[g] = some ? later->v[g] : chunk.v[g];

@@ -101,7 +101,8 @@ def sanitized(sanitizer: Sanitizer, arguments: Sequence[str], level: str) -> Out
     if not sanitizer.is_awake():
         return Outcome(True, "The sanitizer does not report a fault that is there.", "")
     environment = sanitizer.environment() | {"INGOT_ISA": level}
-    outcome = run_tests([OTHER_LEVELS, BORDERS, *arguments], environment)
+    # A process that a report ends is not started again: xdist then waits for ever for some of its tests.
+    outcome = run_tests(["--max-worker-restart=0", OTHER_LEVELS, BORDERS, *arguments], environment)
     found = reported(sanitizer.reports)
     outcome.failed = outcome.failed or bool(found)
     outcome.body += "\n\n" + shown(found)

@@ -99,12 +99,12 @@ Operands operands_of_pairs(const AttentionTask& task, const AttentionChunk& chun
   Operands o;
   o.pairs = o.bfloat16_k = true;
   o.bfloat16_v = pairs_in_place(task, chunk.start);
-  for (int g = chunk.first_group; g < chunk.last_group; ++g) {
+  for (int g = 0; g < kChunkGroups; ++g) {
     o.k[g] = chunk.k[g], o.v[g] = chunk.v[g];
     o.k_ahead[g] = chunk.k_ahead[g], o.v_ahead[g] = chunk.v_ahead[g];
     if (o.bfloat16_v) continue;
     float* const v = p.v + g * (kTokenGroup / 2) * p.value_width;
-    pair_values(task, (const bfloat16*)chunk.v[g], task.head_dim, kTokenGroup, p.value_width, v);
+    if (g >= chunk.first_group && g < chunk.last_group) pair_values(task, (const bfloat16*)chunk.v[g], task.head_dim, kTokenGroup, p.value_width, v);
     o.v[g] = v;
     o.k_ahead[g] = chunk.v_ahead[g], o.v_ahead[g] = chunk.k_ahead[g];
   }

@@ -89,7 +89,7 @@ struct AttentionTask {
 /// W = padded_width(head_dim): K [W / 4][16][4] and V [4][W][4 tokens], and behind each the float32 scales of the 16 tokens.
 struct AttentionChunk {
   std::int64_t start;            // position of the first token
-  int first_group, last_group;   // groups in use: [first, last)
+  int first_group, last_group;   // groups in use: [first, last). Of the others there are addresses too, which may be fetched ahead
   const void* k[kChunkGroups];
   const void* v[kChunkGroups];
   const void* k_ahead[kChunkGroups];  // what will be needed soon, of the same sizes; or the chunk itself
