@@ -41,8 +41,8 @@ class MatmulPacked final : public Kernel {
     require(row_stride(y, y).has_value(), name, "rows of y must be equally far apart");
     require_extras(name, in, first_extra(), y);
     if (strassen_ && Strassen::pairs(y)) strassen_->prepare(reinterpret_cast<const float*>(in[1].as<std::byte>()));
-    const std::int64_t most = by_strassen(y) ? 1 : rows_of(y);  // of the direct product
-    std::size_t product = product_scratch(blocking_, at_once(in[0], most), units(), k_, parts_, threads);
+    const std::int64_t rows = by_strassen(y) ? std::min(rows_of(y), kPairRows) : rows_of(y);  // of the direct product
+    std::size_t product = product_scratch(blocking_, at_once(in[0], rows), units(), k_, parts_, threads);
     if (by_strassen(y)) product = std::max(product, strassen_->scratch());
     return {0, bytes_of_layout<ProductMemory>(weight_, epilogue_, product)};
   }
@@ -66,7 +66,7 @@ class MatmulPacked final : public Kernel {
   }
 
  private:
-  bool by_strassen(const TensorView& y) const { return strassen_ && Strassen::pairs(y) && strassen_->finite(); }
+  bool by_strassen(const TensorView& y) const { return strassen_ && Strassen::pairs(y) && strassen_->multiplies(); }
 
   /// The direct product of these rows and units.
   void multiply(Views in, const TensorView& y, Share down, Share across, const ProductMemory& memory) const {
@@ -118,13 +118,19 @@ class MatmulPacked final : public Kernel {
       job.product.rows = half + job.pairs;
       job.product.units = across.last - across.first;
       job.product.parts = 1;
-      bool large[kPairRows] = {};
-      job.large = large;
+      float greatest[kPairRows][2] = {};
+      job.greatest = greatest;
       strassen_->run(job, across.first);
-      for (std::int64_t i = 0; i < job.pairs; ++i)
-        for (const std::int64_t each : {row + i, row + i + half})
-          for (const std::int64_t first : {std::int64_t{0}, strassen_->units()})
-            if (large[i]) multiply(in, y, {each, each + 1}, {first + across.first, first + across.last}, memory);
+      for (const int lower : {0, 1}) {
+        const auto taken = [&](std::int64_t i) { return Strassen::takes_row(greatest[i][lower], greatest[i][1 - lower]); };
+        for (std::int64_t i = 0, next = 0; i < job.pairs; i = next) {
+          const bool by_pairs = taken(i);
+          while (next < job.pairs && taken(next) == by_pairs) ++next;
+          const std::int64_t first = row + lower * half;
+          for (const std::int64_t unit : {across.first, across.first + strassen_->units()})
+            if (!by_pairs) multiply(in, y, {first + i, first + next}, {unit, unit + across.last - across.first}, memory);
+        }
+      }
     }
   }
 

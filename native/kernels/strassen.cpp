@@ -1,16 +1,39 @@
 // The sums of a weight's panels for Strassen's step.
 #include "strassen.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 namespace ingot {
 
+/// Whether no value is too great, or not a number, and partners are near: outputs, and the two values of k that are added.
+bool Strassen::suits(const float* panels) const {
+  std::vector<float> inputs(static_cast<std::size_t>(k_)), outputs(static_cast<std::size_t>(2 * units_ * kPanel));
+  for (std::int64_t panel = 0; panel < 2 * units_; ++panel)
+    for (std::int64_t i = 0; i < k_; ++i)
+      for (std::int64_t column = 0; column < kPanel; ++column, ++panels) {
+        const float magnitude = std::abs(*panels);
+        if (!(magnitude <= kMostOfWeights)) return false;
+        float &input = inputs[static_cast<std::size_t>(i)], &output = outputs[static_cast<std::size_t>(panel * kPanel + column)];
+        input = std::max(input, magnitude), output = std::max(output, magnitude);
+      }
+  for (std::size_t left = 0, right = outputs.size() / 2; right < static_cast<std::size_t>(n_); ++left, ++right)
+    if (!near(outputs[left], outputs[right])) return false;
+  for (std::int64_t block = 0; block < pairs_of_blocks(k_); ++block) {
+    const std::int64_t depth = half_depth(k_, block), begin = block * 2 * kPairDepth;
+    for (std::int64_t i = begin; i < begin + depth; ++i)
+      if (!near(inputs[static_cast<std::size_t>(i)], inputs[static_cast<std::size_t>(i + depth)])) return false;
+  }
+  return true;
+}
+
 void Strassen::prepare(const float* panels) const {
   std::call_once(once_, [&] {
+    if (!suits(panels)) return;
     Pages pages(static_cast<std::size_t>(units_ * unit_floats()) * sizeof(float), "the sums of a weight for Strassen's algorithm");
     float* to = reinterpret_cast<float*>(pages.data());
-    bool finite = true;
     for (std::int64_t unit = 0; unit < units_; ++unit)
       for (std::int64_t block = 0; block < pairs_of_blocks(k_); ++block) {
         const std::int64_t size = half_depth(k_, block) * kPanel, begin = block * 2 * kPairDepth * kPanel;
@@ -21,12 +44,11 @@ void Strassen::prepare(const float* panels) const {
           const float all[kStrassenProducts] = {b11,  b21, static_cast<float>(t2), static_cast<float>(t1), b22, static_cast<float>(double{b22} - b12),
                                                 static_cast<float>(b21 - t2)};
           for (int product = 0; product < kStrassenProducts; ++product) to[product * size + i] = all[product];
-          for (const float value : {b11, b21, b12, b22}) finite &= std::abs(value) <= kMostOfWeights;
         }
         to += kStrassenProducts * size;
       }
-    finite_ = finite;
-    if (finite) sums_ = std::move(pages);
+    sums_ = std::move(pages);
+    multiplies_ = true;
   });
 }
 

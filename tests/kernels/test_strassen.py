@@ -126,6 +126,34 @@ def test_such_weights_go_by_the_direct_product(value: float) -> None:
     assert product(x, w).tobytes() == product(x, w, algorithm="direct").tobytes()
 
 
+@pytest.mark.parametrize("factor", [0.0, 1e2, 1e4, 1e12])
+def test_a_row_beside_a_much_greater_one(factor: float) -> None:
+    """The smaller one goes by the direct product, so that it does not get the other's rounding errors."""
+    x, w, extras = drawn(2, 150, 128, 300)
+    x[0, 3:71], x[1, 100] = x[0, 3:71] * np.float32(factor), x[1, 100] * np.float32(factor)
+    direct = product(x, w, "residual", extras, algorithm="direct")
+    smaller = [(0, row if factor == 0 else row + 75) for row in range(3, 71)] + [(1, 100 if factor == 0 else 25)]
+    for threads in (1, 2, 3):
+        found = product(x, w, "residual", extras, threads)
+        same = {at for at in np.ndindex(2, 150) if found[at].tobytes() == direct[at].tobytes()}
+        assert same == set(smaller), threads
+
+
+@pytest.mark.parametrize("at", [np.s_[5], np.s_[69], np.s_[:, 17], np.s_[:, 343]])
+def test_weights_beside_much_greater_ones(at: Any) -> None:
+    """Of outputs, and of inputs that are added."""
+    x, w, _ = drawn(1, 30, 128, 344)
+    assert product(x, w).tobytes() != product(x, w, algorithm="direct").tobytes()
+    w[at] *= np.float32(1e3)
+    assert product(x, w).tobytes() == product(x, w, algorithm="direct").tobytes()
+
+
+def test_outputs_that_fill_no_panel() -> None:
+    """Nothing is the partner of what is not there."""
+    x, w, _ = drawn(1, 30, 100, 300)
+    assert product(x, w).tobytes() != product(x, w, algorithm="direct").tobytes()
+
+
 def test_results_of_other_types() -> None:
     x, w, extras = drawn(1, 30, 128, 300)
     wide = product(x, w, "bias", extras[:1])

@@ -17,17 +17,21 @@ struct Floats {
 constexpr std::int64_t kImage = kPairRows * kXStride;  // bytes of a packed block of one of the seven
 constexpr std::int64_t kQuadrant = kPairRows * kPanel;
 
+INGOT_INLINE void keep_greatest(float& greatest, Vec magnitudes) {
+  const float found = any(is_nan(magnitudes)) ? __builtin_inff() : reduce_max(magnitudes);
+  if (greatest < found) greatest = found;
+}
+
 /// The seven left operands of a block of k, in the order of the products.
 void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed) {
   const MatmulJob& p = job.product;
   const int depth = (int)half_depth(p.k, block);
   const std::int64_t begin = block * 2 * kPairDepth;
-  const Vec most = broadcast(kMostOfRows);
   constexpr int kAhead = 4;
   for (std::int64_t r = 0; r < job.pairs; ++r, packed += kXStride) {
     const float* const upper = (const float*)(p.x + r * p.x_stride) + begin;
     const float* const lower = (const float*)((const std::byte*)upper + job.partner_row * p.x_stride);
-    Mask large = broadcast(0) < broadcast(0);
+    Vec of_upper = zero(), of_lower = zero();
     const bool ahead = r + kAhead < job.pairs;
     for (int i = 0; i < depth; i += kLanes) {
       const int lanes = depth - i < kLanes ? depth - i : kLanes;
@@ -39,13 +43,14 @@ void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed) {
       }
       const Vec a11 = at(upper + i), a12 = at(upper + depth + i), a21 = at(lower + i), a22 = at(lower + depth + i);
       const Vec s1 = a21 + a22, s2 = s1 - a11, s3 = a11 - a21, s4 = a12 - s2;
-      const Vec greatest = max_nan(max_nan(abs(a11), abs(a12)), max_nan(abs(a21), abs(a22)));
-      large = large | is_nan(greatest) | (most < greatest);
+      of_upper = max_nan(of_upper, max_nan(abs(a11), abs(a12)));
+      of_lower = max_nan(of_lower, max_nan(abs(a21), abs(a22)));
       const Vec images[kStrassenProducts] = {a11, a12, s2, s1, s4, s3, a22};
       std::byte* const to = packed + i * 4;
       INGOT_UNROLL for (int image = 0; image < kStrassenProducts; ++image) store((float*)(to + image * kImage), images[image]);
     }
-    if (any(large)) job.large[r] = true;
+    keep_greatest(job.greatest[r][0], of_upper);
+    keep_greatest(job.greatest[r][1], of_lower);
   }
 }
 

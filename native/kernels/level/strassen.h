@@ -58,7 +58,7 @@ struct StrassenJob {
   std::int64_t partner_row;     // rows from one of a pair to the other
   std::int64_t partner_column;  // outputs from one panel of a pair to the other
   StrassenMemory memory;
-  bool* large;                  // for each pair: is set where a value is greater than kMostOfRows, or not a number
+  float (*greatest)[2];         // of the rows of each pair, as far as they were packed; infinite where a value is not a number
 };
 
 struct StrassenTable {
