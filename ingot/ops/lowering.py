@@ -446,8 +446,9 @@ class Lowered(Op):
             require(isinstance(self.inner, SUMS), f"{self.inner.name} takes no int8")
             stored = (dtypes.int8, dtypes.int4) if self.group else (dtypes.int8,)
             require(weight.dtype in stored, f"int8 is multiplied with int8 or groups of int4, not {weight.dtype.name}")
-            outputs = 1 if isinstance(self.inner, ConvTranspose) else 0  # which dimension; the others are summed over
-            count = int(elements(weight.shape[:outputs] + weight.shape[outputs + 1 :]))
+            # Which dimension has outputs, and those of how many groups lie outside it; the rest is summed over.
+            outputs, groups = (1, self.inner.groups) if isinstance(self.inner, ConvTranspose) else (0, 1)
+            count = int(elements(weight.shape[:outputs] + weight.shape[outputs + 1 :])) // groups
             require(count <= MOST_INT8, f"a sum has at most {MOST_INT8} products of int8, not {count}")
             if self.group:
                 others = infer(Dequantize(group=self.group), others, "its layouts")

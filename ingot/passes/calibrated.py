@@ -272,8 +272,6 @@ def _refused(node: Node) -> str:
         return "its input is known before the run"
     if 0 in weight.shape:
         return "its weight has no elements"
-    if isinstance(op, ConvTranspose) and op.groups > 1:
-        return "it is a transposed convolution in groups"
     if isinstance(op, Matmul) and (op.transpose_a or len(weight.shape) != 2):
         return "its weight is no matrix that rows are multiplied with"
     return ""
@@ -399,7 +397,7 @@ def _in_integers(network: Network, node: Node, choice: Choice) -> Value:
         rows = F.dequantize(*F.quantize_rows(x), dtype=x.dtype) if choice.rows else _rows(x)
         y = F.matmul(rows, whole, transpose_b=True, out_dtype=node.output.dtype)
         return _shifted(y, shift, (len(shift),))
-    y = network.emit(op, (x, stored_integers(network, weight, int(isinstance(op, ConvTranspose))), *bias))
+    y = network.emit(op, (x, stored_integers(network, weight, op), *bias))
     return _shifted(y, shift, (len(shift), *[1] * (len(weight.shape) - 2)))
 
 
@@ -421,22 +419,34 @@ def _shifted(y: Value, shift: Sequence[float], shape: tuple[int, ...]) -> Value:
     return F.add(y, np.array(shift, y.dtype.numpy).reshape(shape)) if shift else y
 
 
-def stored_integers(network: Network, weight: Value, outputs: int) -> Value:
-    """A convolution's weight, dequantised of its integers, with a scale for each output: dimension `outputs`."""
+def stored_integers(network: Network, weight: Value, op: Conv | ConvTranspose) -> Value:
+    """A convolution's weight, dequantised of its integers, with a scale for each output. Those of a transposed one in
+    groups have a dimension for these: [groups, C/groups, O/groups, *K]."""
     shape = sizes(weight)
+    transposed = isinstance(op, ConvTranspose)
+    parted = transposed and op.groups > 1
     first = weight
-    turned = (1, 0, *range(2, len(shape)))
-    if outputs:
-        first = derive(network, "transpose", [weight], f"{weight.name}.turned", axes=turned)
+    if parted:
+        shape = (op.groups, shape[0] // op.groups, *shape[1:])
+        first = derive(network, "reshape", [first], f"{weight.name}.parted", shape=shape)
+    at = 1 + parted  # behind the dimensions of outputs, once these are in front
+    turned = (*range(at - 1), at, at - 1, *range(at + 1, len(shape))) if transposed else tuple(range(len(shape)))
+    if transposed:
+        first = derive(network, "transpose", [first], f"{weight.name}.turned", axes=turned)
     ordered = sizes(first)
-    rows = derive(network, "reshape", [first], f"{first.name}.rows", shape=(ordered[0], math.prod(ordered[1:])))
+    rows = derive(
+        network, "reshape", [first], f"{first.name}.rows", shape=(math.prod(ordered[:at]), math.prod(ordered[at:]))
+    )
     whole, scales = integers(network, rows, INT8)
     whole = derive(network, "reshape", [whole], f"{weight.name}.int8", shape=ordered)
-    if outputs:
+    if transposed:
         whole = derive(network, "transpose", [whole], f"{weight.name}.int8.turned", axes=turned)
-    by_output = (ordered[0], *[1] * (len(shape) - 1 - outputs))
-    scales = derive(network, "reshape", [scales], f"{weight.name}.scales", shape=by_output)
-    return F.dequantize(whole, scales, dtype=weight.dtype)  # type: ignore[no-any-return]
+    by_output = (*ordered[:at], *[1] * (len(ordered) - at))
+    scales = derive(
+        network, "reshape", [scales], f"{weight.name}.scales", shape=tuple(by_output[axis] for axis in turned)
+    )
+    made = F.dequantize(whole, scales, dtype=weight.dtype)
+    return F.reshape(made, weight.shape) if parted else made  # type: ignore[no-any-return]
 
 
 def multiplied_scales(network: Network, stored: Iterable[Value]) -> list[Value]:
@@ -451,7 +461,7 @@ def multiplied_scales(network: Network, stored: Iterable[Value]) -> list[Value]:
         moved = call.step.inverse is not None
         if moved and number in shown:
             shown.update(call.inputs)
-        if call.name == "times" or (number in multiplied and (moved or call.name == "cast")):
+        if call.name == "times" or (number in multiplied and (moved or call.name in ("cast", "take"))):
             multiplied.update(call.inputs)
     used = {numbers.of(recipe_of(v))[-1]: v for v in network.parameters if v.uses} if multiplied - shown else {}
     return [v for number, v in used.items() if number in multiplied and number not in shown]
@@ -459,10 +469,19 @@ def multiplied_scales(network: Network, stored: Iterable[Value]) -> list[Value]:
 
 def weight_as_stored(weight: Array, node: Node) -> Array:
     """A layer's weight in float32 as it is once it has been int8: what `placed` stores, dequantised."""
-    op: Any = node.op
-    outputs = 0 if isinstance(op, Conv) or (isinstance(op, Matmul) and op.transpose_b) else 1
-    wide = np.moveaxis(weight.astype(np.float32), outputs, 0)
-    return np.moveaxis(rows_as_stored(wide.reshape(len(wide), -1)).reshape(wide.shape), 0, outputs)
+    whole = np.array(weight, np.float32, order="C")
+    rows = by_outputs(whole, node.op)
+    rows[...] = rows_as_stored(rows.reshape(math.prod(rows.shape[:2]), -1)).reshape(rows.shape)
+    return whole
+
+
+def by_outputs(weight: Array, op: Any) -> Array:
+    """A view of a layer's contiguous weight as [groups, outputs of a group, inputs of a group, *K]."""
+    if isinstance(op, Matmul):
+        return (weight if op.transpose_b else weight.T)[np.newaxis]
+    first, second, *kernel = weight.shape
+    parted = weight.reshape(op.groups, first // op.groups, second, *kernel)
+    return parted.swapaxes(1, 2) if isinstance(op, ConvTranspose) else parted
 
 
 def rows_as_stored(rows: Array, out: Array | None = None) -> Array:

@@ -17,7 +17,7 @@ from ingot.ir import F, Network, Node, Op, Spec, Value
 from ingot.ir.recipe import Recipe, evaluate, source
 from ingot.ops.fused import IDENTITY, PLUS
 from ingot.ops.layouts import Phase, phases
-from ingot.ops.lowering import MOST_TAPS, PRODUCT, Lowered, plain
+from ingot.ops.lowering import MOST_INT8, MOST_TAPS, PRODUCT, Lowered, plain
 from ingot.ops.movement import Pad
 from ingot.ops.norm import GroupNorm
 from ingot.ops.panels import DEPTH, PANEL
@@ -26,6 +26,8 @@ from ingot.passes.integers import Sums, factors, no_factors, numbers, sums
 from ingot.passes.layout import packed_groups
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import FIXED, derive, recipe_of, sizes, stored
+
+BESIDE = 12  # steps of int8 products that the gathering and the results of a panel are worth: measured 12 to 34
 
 
 def paddings(network: Network, log: Log) -> None:
@@ -94,9 +96,10 @@ def _refused(node: Node) -> str:
     return "a weight without elements" if 0 in rest[0].shape else ""
 
 
-def _lowered(node: Node, of: Sums, layout: str, stored: Sequence[Value]) -> Value:
-    """The node's convolution with its weight stored in a layout, and its bias in the epilogue."""
-    op = Lowered(inner=node.op, layouts=(*plain(1), (layout, (1,), *sizes(of.weight))), epilogue=of.epilogue,
+def _lowered(node: Node, of: Sums, layout: str, stored: Sequence[Value], inner: Op | None = None) -> Value:
+    """The node's convolution, or `inner` in its place, with its weight stored in a layout, and its bias in the
+    epilogue."""
+    op = Lowered(inner=inner or node.op, layouts=(*plain(1), (layout, (1,), *sizes(of.weight))), epilogue=of.epilogue,
                  dtype=node.output.dtype, outside=of.outside)  # fmt: skip
     return node.output.network.emit(op, (of.x, *stored, *of.extras))  # type: ignore[no-any-return]
 
@@ -107,27 +110,27 @@ def _sums(network: Network, node: Node) -> Sums:
     found = numbers(x)
     if no_integers(node) or isinstance(found, str):
         return Sums(x, weight, tuple(bias), PLUS if bias else IDENTITY, 0)
-    outputs = _outputs(node.op)
-    return sums(network, found, factors(network, weight, outputs), outputs, bias[0] if bias else None)
+    outputs, groups = _outputs(node.op)
+    return sums(network, found, factors(network, weight, outputs, groups), outputs, bias[0] if bias else None)
 
 
-def _outputs(op: Op) -> int:
-    """Which dimension of a weight has its outputs."""
-    return 1 if isinstance(op, ConvTranspose) else 0
+def _outputs(op: Any) -> tuple[int, int]:
+    """Which dimension of a weight has its outputs, and those of how many groups lie outside it."""
+    return (1, op.groups) if isinstance(op, ConvTranspose) else (0, 1)
 
 
 def no_integers(node: Node) -> str:
     """Why the sums of a convolution are not those of int8 with int8, or nothing."""
     op: Any = node.op
-    outputs = _outputs(op)
+    outputs, groups = _outputs(op)
     found = numbers(node.inputs[0])
     if isinstance(found, str):
         return found
     if isinstance(found.zero, Value) and any((*op.pre_padding, *op.post_padding)):
         return "only a run shows the zero point that is to lie around its x"
-    if outputs and (isinstance(found.zero, Value) or found.zero or op.groups > 1):
-        return "outputs of a transposed convolution are sums of different weights: x has no zero point, and one group"
-    return no_factors(node.inputs[1], outputs)
+    if outputs and (isinstance(found.zero, Value) or found.zero):
+        return "outputs of a transposed convolution are sums of different weights: x has no zero point"
+    return no_factors(node.inputs[1], outputs, groups)
 
 
 def _conv(network: Network, node: Node) -> Value:
@@ -172,15 +175,44 @@ def _is_depthwise(op: Conv, x: Value, weight: Value) -> bool:
 def _conv_transpose(network: Network, node: Node) -> Value:
     op: Any = node.op
     of = _sums(network, node)
-    weight = of.weight
-    if weight.kind not in FIXED:
-        return _lowered(node, of, "phases", _computed_phases(op, weight))
-    stored = []
+    if of.weight.kind not in FIXED:
+        return _lowered(node, of, "phases", _computed_phases(op, of.weight))
+    if of.x.dtype is dtypes.int8:
+        op, of = _with_fewer_groups(network, op, of)
+    weight, stored = of.weight, []
     for number, phase in enumerate(phases(op, sizes(weight)[2:])):
         name = f"{weight.name}.phase{number}"
         flat = _phase_weight(network, weight, phase, op.groups, name)
         stored.append(packed_groups(network, flat, op.groups, f"{name}.packed"))
-    return _lowered(node, of, "phases", stored)
+    return _lowered(node, of, "phases", stored, op)
+
+
+def _with_fewer_groups(network: Network, op: ConvTranspose, of: Sums) -> tuple[ConvTranspose, Sums]:
+    """Groups of few outputs side by side, as one whose weight has zeros where an input is another group's. Each would
+    have a panel of its own, mostly empty: so the products are hardly more, and the panels fewer. Of floats a NaN or
+    infinity would reach the outputs of other groups."""
+    channels, each, *kernel = sizes(of.weight)
+    apart, strides = int(op.groups), int(math.prod(op.stride))
+    inner, taps = channels // apart, math.prod(kernel)
+    depth = DEPTH[dtypes.int8]
+
+    def steps(joined: int) -> Any:
+        """Of all panels of a pixel and phase, and what each takes beside."""
+        of_phase = -(-joined * inner * taps // strides)
+        panels = apart // joined * -(-joined * each // PANEL)
+        return panels * (-(-of_phase // depth) + BESIDE)
+
+    most = min(apart, MOST_INT8 // (inner * taps))
+    joined = min((n for n in range(1, most + 1) if apart % n == 0), key=steps)
+    if joined == 1:
+        return op, of
+    groups, name = apart // joined, f"{of.weight.name}.joined"
+    parted = derive(network, "reshape", [of.weight], f"{name}.parts", shape=(groups, joined, inner, each, *kernel))
+    square = derive(network, "diagonal", [parted], f"{name}.square")
+    axes = (0, 1, 3, 2, *range(4, 5 + len(kernel)))
+    turned = derive(network, "transpose", [square], f"{name}.turned", axes=axes)
+    whole = derive(network, "reshape", [turned], name, shape=(channels, joined * each, *kernel))
+    return dataclasses.replace(op, groups=groups), of._replace(weight=whole)
 
 
 def _phase_weight(network: Network, weight: Value, phase: Phase, groups: int, name: str) -> Value:

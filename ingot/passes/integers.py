@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,18 +89,40 @@ def _dequantized(x: Value) -> Numbers | None:
     return None if found is None or isinstance(found.scale, Value) or isinstance(found.zero, Value) else found
 
 
-def factors(network: Network, weight: Value, outputs: int) -> Factors:
-    """What a weight is made of that has factors; its outputs are dimension `outputs`."""
-    assert weight.node is not None
-    integers, scales = weight.node.inputs[0], _source(weight.node.inputs[1])
-    count = sizes(integers)[outputs]
+def factors(network: Network, weight: Value, outputs: int, groups: int = 1) -> Factors:
+    """What a weight is made of that has factors; its outputs are dimension `outputs`, of each of the groups."""
+    node = whole_weight(weight, groups).node
+    assert node is not None
+    integers, scales = node.inputs[0], _source(node.inputs[1])
+    parted = len(integers.shape) > len(weight.shape)
+    padded = _padded(node.inputs[1].shape, len(integers.shape))
+    at = outputs + parted
+    each = (groups, sizes(weight)[outputs])
+    numbers = np.arange(scales.spec.elements).reshape(padded[0] if parted else 1, padded[at])
+    indices = np.broadcast_to(numbers, each).reshape(-1)  # of the scale of each output
+    if parted:
+        integers = derive(network, "reshape", [integers], f"{integers.name}.whole", shape=sizes(weight))
     if scales.kind == "constant":
-        whole = np.broadcast_to(scales.array.reshape(-1), (count,))
-        return Factors(integers, network.constant(np.ascontiguousarray(whole)))
-    flat = derive(network, "reshape", [scales], f"{scales.name}.flat", shape=(math.prod(sizes(scales)),))
-    if sizes(flat)[0] != count:
-        flat = derive(network, "take", [flat], f"{scales.name}.each", axis=0, indices=(0,) * count)
+        return Factors(integers, network.constant(scales.array.reshape(-1)[indices]))
+    flat = derive(network, "reshape", [scales], f"{scales.name}.flat", shape=(numbers.size,))
+    if numbers.size != indices.size:
+        flat = derive(network, "take", [flat], f"{scales.name}.each", axis=0, indices=tuple(indices.tolist()))
     return Factors(integers, flat)
+
+
+def whole_weight(weight: Value, groups: int) -> Value:
+    """What a weight of a transposed convolution [C, O/groups, *K] is a reshape of, where that has the groups as a
+    dimension of its own: [groups, C/groups, O/groups, *K]. So every output can have a scale. Else the weight itself."""
+    node = weight.node
+    if groups == 1 or node is None or not isinstance(node.op, Reshape):
+        return weight
+    channels, *rest = weight.shape
+    return node.inputs[0] if node.inputs[0].shape == (groups, int(channels) // groups, *rest) else weight
+
+
+def _padded(shape: Sequence[Any], rank: int) -> tuple[int, ...]:
+    """A shape that broadcasts to one of that rank, with as many dimensions."""
+    return (*(1,) * (rank - len(shape)), *map(int, shape))
 
 
 def _source(scales: Value) -> Value:
@@ -110,9 +132,10 @@ def _source(scales: Value) -> Value:
     return scales
 
 
-def no_factors(weight: Value, outputs: int) -> str:
-    """Why a weight is not made of stored int8 with a scale for each output, or nothing."""
-    node = weight.node
+def no_factors(weight: Value, outputs: int, groups: int = 1) -> str:
+    """Why a weight is not made of stored int8 with a scale for each output, or nothing. groups: of a transposed
+    convolution, each of which has outputs of its own."""
+    node = whole_weight(weight, groups).node
     if node is None or not isinstance(node.op, Dequantize) or node.op.group or weight.dtype not in dtypes.PRECISIONS:
         return "its weight is not dequantised"
     integers, scales, *zero = node.inputs
@@ -120,11 +143,12 @@ def no_factors(weight: Value, outputs: int) -> str:
         return "its weight is no stored int8 with stored scales"
     if any(not is_uniform(v, 0) for v in zero):
         return "its weight has a zero point"
-    padded = (1,) * (len(integers.shape) - len(scales.shape)) + tuple(sizes(scales))
-    if any(n != 1 for i, n in enumerate(padded) if i != outputs):
+    parted = len(integers.shape) > len(weight.shape)
+    of_outputs = {0, outputs + 1} if parted else {outputs}
+    if any(n != 1 for i, n in enumerate(_padded(scales.shape, len(integers.shape))) if i not in of_outputs):
         return "its weight has scales of more than its outputs"
-    shape = sizes(integers)
-    summed = math.prod(shape) // max(shape[outputs], 1)
+    shape = sizes(weight)
+    summed = math.prod(shape) // max(shape[outputs] * groups, 1)
     return "" if 0 < summed <= MOST_INT8 else f"sums of {summed} products of int8 do not fit into int32"
 
 

@@ -16,8 +16,8 @@ from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.ir import Network
 from ingot.ops.product import Matmul
-from ingot.ops.spatial import Conv, ConvTranspose
-from ingot.passes.calibrated import Choice, Layer, Plan, rows_as_stored
+from ingot.ops.spatial import ConvTranspose
+from ingot.passes.calibrated import Choice, Layer, Plan, by_outputs, rows_as_stored
 from ingot.quantization.mixed import left_float
 from ingot.quantization.options import Metric, Options
 from ingot.quantization.ranges import AUTO, PERCENTILE
@@ -227,10 +227,10 @@ def _shift(weight: Array, layer: Layer, mean: Array) -> tuple[float, ...]:
     Borders of padding are taken for the inside, and outputs of a transposed convolution for their average.
     """
     op: Any = layer.node.op
-    axis = 0 if isinstance(op, Conv) or (isinstance(op, Matmul) and op.transpose_b) else 1
-    outputs = weight.shape[axis]
-    inputs, groups = weight.shape[1 - axis], 1 if isinstance(op, Matmul) else op.groups
-    summed = weight.size // max(outputs, 1)
+    parted = by_outputs(weight, op)
+    groups, inputs = parted.shape[0], parted.shape[2]
+    rows = parted.reshape(-1, *parted.shape[2:])
+    outputs, summed = len(rows), weight.size // max(len(rows), 1)
     means = np.repeat(mean.reshape(groups, inputs), summed // max(inputs, 1), axis=1)
     found = np.empty(outputs)
     each = max(SHIFTED // max(summed, 1), 1)
@@ -238,7 +238,7 @@ def _shift(weight: Array, layer: Layer, mean: Array) -> tuple[float, ...]:
     for begin in range(0, outputs, each):
         count = min(each, outputs - begin)
         some = wide[:count]
-        some[...] = np.moveaxis(weight, axis, 0)[begin : begin + each].reshape(count, -1)
+        some[...] = rows[begin : begin + each].reshape(count, -1)
         some -= rows_as_stored(some, stored[:count])  # exact in float32: one is 0, or they are within a factor of 2
         lost[:count] = some
         at = np.arange(begin, begin + count) * groups // outputs

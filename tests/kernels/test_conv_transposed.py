@@ -24,6 +24,7 @@ from tests.kernels.test_conv import (
     operands,
     packed,
     square,
+    wholes,
     windows,
     zipped,
 )  # fmt: skip
@@ -105,6 +106,22 @@ def test_transposed(dtype: str, n: int, sizes: Sizes, channels: int, outputs: in
     close(transposed(x, w, window, dtype, threads=2), exact, scale, dtype)
     for i in range(n):
         assert np.array_equal(transposed(x[i : i + 1].copy(), w, window)[0], one[i])
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes", "channels", "outputs", "window"),
+    [case[1:] for case in TRANSPOSED],
+    ids=[case[0] for case in TRANSPOSED],
+)
+def test_transposed_int8(n: int, sizes: Sizes, channels: int, outputs: int, window: Window) -> None:
+    """Sums of int8 are whole numbers: exact here, in any company."""
+    rng = np.random.default_rng(outputs)
+    x, w = wholes(rng, (n, *sizes, channels)), wholes(rng, (outputs, *window.kernel, channels // window.groups))
+    exact = transposed_reference(x, w, window)[0].astype(np.float32)
+    for threads in (1, 2):
+        assert np.array_equal(transposed(x, w, window, threads=threads), exact)
+    for i in range(n):
+        assert np.array_equal(transposed(x[i : i + 1].copy(), w, window)[0], exact[i])
 
 
 @settings(max_examples=settings.default.max_examples * 3 // 5)

@@ -104,6 +104,64 @@ def test_a_net_of_convolutions() -> None:
     assert [v.dtype.name for v in made] == ["int8"] * 6 + ["float32"]
 
 
+def transposed_attrs(rank: int, **more: Any) -> dict[str, Any]:
+    """Of a transposed convolution with an output padding of 1 where its stride is more."""
+    of = attrs(rank, **more)
+    return of | {"post_padding": tuple(n - (s > 1) for n, s in zip(of["post_padding"], of["stride"], strict=True))}
+
+
+@pytest.mark.parametrize("parted", [True, False])
+@pytest.mark.parametrize(
+    ("groups", "inner", "each"),
+    [(2, 5, 40), (2, 5, 17), (2, 50, 33), (3, 7, 3), (4, 3, 20), (4, 6, 9), (37, 1, 1), (68, 1, 1), (12, 3, 5)],
+)
+@pytest.mark.parametrize(("kernel", "more"), [
+    ((4,), {"stride": 3}), ((3, 2), {"stride": 2}), ((3, 3), {"stride": 2, "dilation": 2}), ((2, 3), {"pad": 0}),
+    ((2, 3, 2), {"stride": 2})])  # fmt: skip
+def test_transposed_convolutions_in_groups(
+    groups: int, inner: int, each: int, kernel: tuple[int, ...], more: dict[str, int], parted: bool
+) -> None:
+    """They sum int8, with a scale for each output where the weight has the groups as a dimension, else for each of a
+    group."""
+    rank, channels = len(kernel), groups * inner
+    net = Net(2, channels, *(5, 3, 4)[:rank])
+    if parted:
+        q = net.stored("w", net.rng.integers(-128, 127, (groups, inner, each, *kernel), endpoint=True).astype(np.int8))
+        scales = net.rng.uniform(0.0001, 0.003, (groups, 1, each, *[1] * rank)).astype(np.float32)
+        w = F.reshape(F.dequantize(q, net.stored("s", scales)), (channels, each, *kernel))
+    else:
+        w = net.weight(channels, each, *kernel, outputs=1)
+    y = F.conv_transpose(net.rounded(net.x, 0.03), w, net.bias(groups * each), **transposed_attrs(
+        rank, **{"pad": 1, **more}, groups=groups))  # fmt: skip
+    low = net.check(y, 1e-4, elementwise=1, conv_transpose_packed=1)
+    (layer,) = (node for node in low.nodes if node.op.name == "lowered")
+    assert layer.inputs[0].dtype.name == "int8"
+
+
+@pytest.mark.parametrize(("groups", "inner", "each", "left"), [
+    (2, 64, 32, 2), (4, 32, 16, 2), (64, 1, 1, 2), (37, 1, 1, 1), (5, 64, 17, 5), (8, 1, 20, 1)])  # fmt: skip
+def test_groups_of_few_outputs_are_joined(groups: int, inner: int, each: int, left: int) -> None:
+    net = Net(1, groups * inner, 2, 3)
+    weight = net.weight(groups * inner, each, 2, 2, outputs=1)
+    of = attrs(stride=2, pad=0, groups=groups)
+    net.network.outputs["y"] = F.conv_transpose(net.rounded(net.x, 0.02), weight, **of)
+    (layer,) = (node for node in pipeline.lower(net.network, CPU).nodes if node.op.name == "lowered")
+    assert layer.op.inner.groups == left
+
+
+def test_a_transposed_convolution_in_groups_with_other_scales() -> None:
+    """With a scale for each input channel floats are stored, also where the groups are a dimension."""
+    net = Net(1, 6, 4, 4)
+    x, at = net.rounded(net.x, 0.03), attrs(stride=2, groups=3)
+    y = F.conv_transpose(x, net.weight(6, 2, 3, 3), **at)
+    q = net.stored("q", net.rng.integers(-128, 127, (3, 2, 2, 3, 3), endpoint=True).astype(np.int8))
+    scales = net.stored("q.scales", net.rng.uniform(0.001, 0.003, (1, 2, 1, 1, 1)).astype(np.float32))
+    y = F.add(y, F.conv_transpose(x, F.reshape(F.dequantize(q, scales), (6, 2, 3, 3)), **at))
+    low = net.check(y, 1e-5, elementwise=1, conv_transpose_packed=2)
+    layers = [node for node in low.nodes if node.op.name == "lowered"]
+    assert [layer.inputs[0].dtype.name for layer in layers] == ["float32"] * 2
+
+
 @pytest.mark.parametrize("zero", [0, 7])
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 def test_an_average(kind: str, zero: int) -> None:
@@ -215,3 +273,10 @@ def test_multiplied_scales_are_kept_by_what_they_are_made_of() -> None:
     net.network.outputs = {"y": F.matmul(net.rounded(net.x, 0.02), weight, transpose_b=True)}
     stored = compile_network(net.network).stored
     assert [name for name in stored if name.endswith(".times")] and stored["s"] is scales
+
+
+def test_scales_of_a_group_are_kept_where_each_output_has_a_copy() -> None:
+    net = Net(2, 6, 4, 4)
+    weight = net.weight(6, 5, 3, 3, outputs=1)
+    net.network.outputs = {"y": F.conv_transpose(net.rounded(net.x, 0.02), weight, **attrs(groups=3))}
+    assert "w0.scales" in compile_network(net.network).stored

@@ -343,6 +343,7 @@ def test_add_rounds_once() -> None:
         ("centred_zeros", {"group": 0, "limit": 127}, [(4, 3), (4, 1)], "which ends at 127"),
         ("take", {"axis": 1, "indices": (0, 3)}, [(4, 3)], "do not lie along axis 1"),
         ("take", {"axis": 2, "indices": (0,)}, [(4, 3)], "do not lie along axis 2"),
+        ("diagonal", {}, [(4,)], r"needs two dims, not \[4\]"),
     ],
 )
 def test_operands_that_a_step_refuses(step: str, args: Any, shapes: list[tuple[int, ...]], why: str) -> None:
@@ -357,6 +358,16 @@ def test_take_chooses_in_order() -> None:
     np.testing.assert_array_equal(R.evaluate(made, {"w": w}), w[:, [3, 0, 3]])
     with pytest.raises(RecipeError, match="has no inverse"):
         R.invert_last(made, w, {"w": (dtypes.float32, (3, 4))})
+
+
+def test_diagonal_spreads_and_inverts() -> None:
+    w = np.arange(1, 13, dtype=np.int8).reshape(2, 3, 2)
+    made = R.source("w").then("diagonal")
+    spread = R.evaluate(made, {"w": w})
+    np.testing.assert_array_equal(spread, np.einsum("njk,ji->njik", w, np.eye(3, dtype=np.int8)))
+    known = {"w": (dtypes.int8, w.shape)}
+    assert made.infer(known) == (dtypes.int8, spread.shape)
+    assert same_bits(R.invert_last(made, spread, known)[0], w)
 
 
 def test_a_source_is_read_when_needed_and_intermediates_are_dropped() -> None:

@@ -99,6 +99,42 @@ def test_int8_from_layer_to_layer(engine: Engine) -> None:
     assert [dtype(c["out"][0]) for c in calls][:3] == ["int8"] * 3
 
 
+@pytest.mark.parametrize(("rank", "groups", "inner", "each", "dilation"), [
+    (1, 2, 5, 20, 1), (2, 3, 7, 3, 2), (2, 4, 2, 9, 1), (2, 38, 1, 1, 1), (3, 4, 3, 5, 1)])  # fmt: skip
+def test_a_transposed_convolution_in_groups(rank: int, groups: int, inner: int, each: int, dilation: int) -> None:
+    """Every output has a scale of its own: weights of one group are 1000 times those of another, and the error is that
+    of int8 in both. Measured: 0.014 at most. No sample knows the others, and new weights are quantised as the first."""
+    rng = np.random.default_rng(rank)
+    n, channels, kernel = Network("net"), groups * inner, (3, 2, 4)[:rank]
+    by_output = rng.permuted(np.geomspace(0.01, 10, groups * each)).reshape(groups, 1, each, *[1] * rank)
+    shape = (channels, each, *kernel)
+    x = n.input("x", Spec(("N", channels, *(5, 4, 3)[:rank]), "float32"))
+    w, bias = n.parameter("w", Spec(shape, "float32")), n.parameter("b", Spec((groups * each,), "float32"))
+    n.output("y", F.conv_transpose(
+        x, w, bias, stride=(2,) * rank, pre_padding=(1,) * rank, post_padding=(0,) * rank, dilation=(dilation,) * rank,
+        groups=groups))  # fmt: skip
+
+    def drawn() -> dict[str, Array]:
+        w = rng.standard_normal((groups, inner, each, *kernel)) * by_output
+        return {"w": w.reshape(shape).astype(np.float32), "b": np.zeros(groups * each, np.float32)}
+
+    weights, other = drawn(), drawn()
+    feeds = [{"x": rng.standard_normal((5, *map(int, x.shape[1:]))).astype(np.float32)} for _ in range(3)]
+    engine = ingot.quantize(n, feeds, weights=weights, always_int8=True)
+    assert [one["type"] for one in layers(engine).values()] == ["int8"]
+
+    def errors(found: Array, weights: dict[str, Array]) -> Array:
+        wanted = ingot.interpret(n, feeds[0], weights)["y"]
+        places = (0, *range(2, rank + 2))
+        return np.sqrt(((found - wanted) ** 2).mean(places) / (wanted**2).mean(places))  # type: ignore[no-any-return]
+
+    found = engine.run(feeds[0])["y"]
+    assert errors(found, weights).max() < 0.03
+    for i in range(5):
+        np.testing.assert_array_equal(engine.run({"x": feeds[0]["x"][i : i + 1]})["y"][0], found[i])
+    assert errors(engine.refit(other).run(feeds[0])["y"], other).max() < 0.03
+
+
 def skipping() -> tuple[Network, dict[str, Array]]:
     """A skip beside an average, and their join: a step of a U-Net."""
     rng = np.random.default_rng(3)

@@ -23,10 +23,11 @@ def layer_of(kind: str, weight: Array) -> Any:
         turned = kind == "matmul, transposed"
         y = F.matmul(n.input("x", Spec(("N", weight.shape[1 if turned else 0]), "float32")), w, transpose_b=turned)
     else:
-        groups = 3 if kind == "conv in groups" else 1
-        x = n.input("x", Spec(("N", weight.shape[0 if kind == "conv_transpose" else 1] * groups, 9, 9), "float32"))
-        if kind == "conv_transpose":
-            y = F.conv_transpose(x, w, **WINDOW | {"stride": (2, 2)})
+        groups = 3 if kind.endswith("in groups") else 1
+        transposed = kind.startswith("conv_transpose")
+        x = n.input("x", Spec(("N", weight.shape[0] if transposed else weight.shape[1] * groups, 9, 9), "float32"))
+        if transposed:
+            y = F.conv_transpose(x, w, **WINDOW | {"stride": (2, 2)}, groups=groups)
         else:
             y = F.conv(x, w, **WINDOW, groups=groups)
     n.output("y", y)
@@ -38,7 +39,7 @@ def layer_of(kind: str, weight: Array) -> Any:
     ("kind", "shape"),
     [
         ("matmul", (20, 7)), ("matmul, transposed", (7, 20)), ("conv", (7, 5, 3, 3)), ("conv in groups", (6, 5, 3, 3)),
-        ("conv_transpose", (5, 7, 2, 2)),
+        ("conv_transpose", (5, 7, 2, 2)), ("conv_transpose in groups", (6, 7, 2, 2)),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("pieces", [1, 50, 1 << 16])
@@ -50,12 +51,14 @@ def test_shifts_are_the_lost_weights_times_the_means(
     weight = rng.standard_normal(shape).astype(np.float32)
     layer = layer_of(kind, weight)
     lost = weight.astype(np.float64) - weight_as_stored(weight, layer.node)
-    inputs = {"matmul": shape[0], "conv_transpose": shape[0], "conv in groups": 3 * shape[1]}.get(kind, shape[1])
+    inputs = {"matmul, transposed": shape[1], "conv": shape[1], "conv in groups": 3 * shape[1]}.get(kind, shape[0])
     mean = rng.standard_normal(inputs)
     if kind.startswith("matmul"):
         wanted = mean @ (lost if kind == "matmul" else lost.T)
     elif kind == "conv_transpose":
         wanted = np.einsum("i,iohw->o", mean, lost) / 4
+    elif kind == "conv_transpose in groups":
+        wanted = np.einsum("gi,giohw->go", mean.reshape(3, -1), lost.reshape(3, 2, 7, 2, 2)).reshape(-1) / 4
     elif kind == "conv":
         wanted = np.einsum("i,oihw->o", mean, lost)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ingot.ir import Node, Value
 from ingot.ops.contraction import Einsum
 from ingot.ops.mixture import Moe
+from ingot.ops.movement import Reshape
 from ingot.ops.product import Matmul
 from ingot.ops.recurrent import Recurrent
 from ingot.ops.spatial import Conv, ConvTranspose
@@ -41,6 +42,9 @@ def _declines(node: Node, weight: Value) -> str:
             return products.no_integers(node)
         if isinstance(node.op, Recurrent):
             return integers.no_recurrent_integers(node)
+    if isinstance(node.op, Reshape) and all(isinstance(user.op, ConvTranspose) for user in node.output.uses):
+        whys = (_declines(user, node.output) for user in node.output.uses)  # its groups as a dimension
+        return next(filter(None, whys), "")
     if isinstance(node.op, Moe) and not any(v is weight for v in node.inputs[:2]):
         return experts.no_integers(node, weight)
     return f"{node.op.name} reads floats there"
@@ -61,6 +65,7 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("einsum", einsum.einsum),
         Pass("dense attention", dense_attention.dense_attention),
         Pass("weights as floats", integers.weights(_declines)),
+        Pass("moved weights again", weights.moved),
         Pass("convolutions", convolution.convolutions),
         Pass("decompose again", decompose(target)),
         Pass("reversals", simplify.reversals),

@@ -79,6 +79,26 @@ def _take_infer(known: Sequence[Known], axis: int, indices: Shape) -> Known:
     return dtype, (*shape[:axis], len(indices), *shape[axis + 1 :])
 
 
+# diagonal: [n, m, …] as [n, m, m, …], x[i, j] at [i, j, j]; zeros elsewhere.
+def _diagonal_infer(known: Sequence[Known]) -> Known:
+    dtype, shape = one(known)
+    require(len(shape) >= 2, f"diagonal needs two dims, not {list(shape)}")
+    return dtype, (*shape[:2], *shape[1:])
+
+
+def _diagonal_apply(arrays: Sequence[Array]) -> Array:
+    (x,) = arrays
+    made = np.zeros((*x.shape[:2], *x.shape[1:]), x.dtype)
+    at = np.arange(x.shape[1])
+    made[:, at, at] = x
+    return made
+
+
+def _diagonal_inverse(array: Array, known: Sequence[Known]) -> list[Array]:
+    at = np.arange(array.shape[1])
+    return [array[:, at, at]]
+
+
 def _same_dims(array: Array, known: Sequence[Known], **_: Any) -> list[Array]:
     return [array.reshape(known[0][1])]
 
@@ -113,3 +133,4 @@ register(
     Step("take", 1, _take_infer, lambda xs, axis, indices: np.take(xs[0], indices, axis),
          {"axis": is_int, "indices": is_ints})
 )  # fmt: skip
+register(Step("diagonal", 1, _diagonal_infer, _diagonal_apply, {}, _diagonal_inverse))
