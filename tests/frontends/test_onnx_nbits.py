@@ -81,9 +81,11 @@ def calls(engine: Engine) -> list[str]:
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])
-def test_scales_that_are_none(tmp_path: Path, scale: float) -> None:
-    weight = Weight(16, 64, 32, False)
-    weight.scales[3, 1] = scale
+@pytest.mark.parametrize("outputs", [16, 70_000])
+def test_scales_that_are_none(tmp_path: Path, outputs: int, scale: float) -> None:
+    """The last of a few, or of more than are looked at together."""
+    weight = Weight(outputs, 128, 32, False)
+    weight.scales[-1, -1] = scale
     with pytest.raises(UnsupportedError, match=f"a scale must be finite, and is {scale} in scales"):
         weight.engine(tmp_path)
 

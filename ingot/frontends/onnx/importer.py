@@ -34,6 +34,7 @@ from ingot.passes.simplify import Budget
 Array = np.ndarray[Any, Any]
 
 MAX_CONSTANT = 64 << 10  # bytes of an initializer that may become a constant of the network, for folding
+PIECE = 1 << 18  # elements of a stored tensor that are looked at together
 MAX_FOLDED = 1 << 22  # bytes that computing a node at once may make
 MAX_STEPS = 1 << 29  # of what is computed at once, all together; the passes behind have more
 MAX_DEPTH = 48  # of functions and subgraphs, one inside the other
@@ -112,6 +113,9 @@ class Call:
     def contents(self, value: Value) -> Array | None:
         return self.importer.contents(value)
 
+    def odd_scale(self, value: Value, least: float) -> Any:
+        return self.importer.odd_scale(value, least)
+
     @property
     def name(self) -> str:
         return self.node.name or (self.node.output[0] if self.node.output else "")
@@ -161,6 +165,7 @@ class _Importer:
         self.outputs = Outputs(self.network, self.faults)
         self.tables = tables(model)
         self.checked: dict[Network, tuple[int, set[Dimension]]] = {}  # how many nodes were looked at, and sizes of 1
+        self.odd: dict[tuple[Value, float], Any] = {}  # scales that are none, by tensor and least magnitude
         self.outermost: dict[str, Any] = {}
         self.rules: set[tuple[Network, Expr]] = set()  # of sizes that may not be 1
         self.readers: dict[str, list[Any]] | None = None
@@ -255,6 +260,23 @@ class _Importer:
         if known is None or not all(type(n) in (int, bool) for n in known.flat):
             return None
         return known.astype(value.dtype.numpy)
+
+    def odd_scale(self, value: Value, least: float) -> Any:
+        """What Call says, found once for all readers of a tensor and piece by piece: it may be a mapped file's."""
+        while value in self.origin:
+            value = self.origin[value]
+        if (value, least) not in self.odd:
+            self.odd[value, least] = next(self._odd_scales(value, least), None)
+        return self.odd[value, least]
+
+    def _odd_scales(self, value: Value, least: float) -> Iterator[Any]:
+        array = self.contents(value)
+        if array is None and value in self.stored:
+            array = carried(self.model.weights[self.stored[value]])
+        flat = np.array([]) if array is None else array.reshape(-1)
+        for begin in range(0, flat.size, PIECE):
+            piece = flat[begin : begin + PIECE]
+            yield from piece[~(np.isfinite(piece) & (abs(piece) >= least))]
 
     def ones(self, network: Network) -> set[Dimension]:
         """The sizes of which runs check that they are 1."""

@@ -37,7 +37,7 @@ Anything = Any  # an operand as it is: a tensor, a tuple of them for a sequence,
 Tensors = tuple[Value, ...]
 Typed = Any  # a tensor, or a Narrow one
 MaybeTyped = Any
-Scale = Value  # a tensor; its elements are finite, where they are known
+Scale = Value  # a tensor; its elements are finite, where the model has them
 Divisor = Value  # the same, and none is 0
 MaybeDivisor = Value | None
 Strings = Any  # a Text
@@ -86,6 +86,10 @@ class Call(Protocol):
 
     def contents(self, value: Value) -> Array | None:
         """The elements of a tensor, if they are known."""
+
+    def odd_scale(self, value: Value, least: float) -> Any:
+        """The first element of a tensor, known or stored, that is infinite, NaN or of a magnitude below the least; None
+        where there is none, or only a run knows."""
 
     def unrolled(self, rounds: int, why: str) -> None:
         """Remarks that a loop was written out."""
@@ -219,12 +223,12 @@ def _tensor(call: Call, value: Any, name: str) -> Value:
 
 
 def _scale(call: Call, value: Any, name: str, least: float = 0.0) -> Value:
-    """A tensor of scales. Raises Unsupported where one that is known is no number, or its magnitude below the least."""
+    """A tensor of scales. Raises Unsupported where one that the model has is no number, or its magnitude below the
+    least."""
     tensor = _tensor(call, value, name)
-    known = call.contents(tensor)
-    if known is not None and (bad := known[~(np.isfinite(known) & (abs(known) >= least))]).size:
+    if (odd := call.odd_scale(tensor, least)) is not None:
         wanted = "finite and not 0" if least else "finite"
-        raise Unsupported(f"a scale must be {wanted}, and is {bad.flat[0]} in {name}", "quantise the model again")
+        raise Unsupported(f"a scale must be {wanted}, and is {odd} in {name}", "quantise the model again")
     return tensor
 
 
