@@ -9,7 +9,7 @@ from typing import Any
 
 from fuzz.epilogues import EPILOGUES, FLOAT, FLOATS, broadcasts, extras, f, panels, steps
 from fuzz.template import Template, calc
-from ingot.backends.cpu.product import ORDERS, SPLITS
+from ingot.backends.cpu.product import ORDERS, SPLITS, STRASSEN
 from ingot.backends.cpu.spatial import ALGORITHMS
 from ingot.ops.fused import expr_json
 from ingot.ops.mixture import gated_expression
@@ -59,6 +59,15 @@ def matmul_packed() -> Iterator[Template]:
         m, k, n = t.size("m", 96, 600), t.size("k", 1, 700), t.size("n", 1, 75)
         x, w = t.input("x", [m, k], dtype), t.weight("w", panels(n, k, dtype), dtype)
         t.call("matmul_packed", [x, w], [t.result([m, n], dtype)], n=n, k=k, parts=1, epilogue=FLOAT)
+        yield t
+    for epilogue in EPILOGUES:  # samples of more pairs of rows than a pass has, and deeper ones than are packed once
+        t = Template(f"matmul_packed.strassen.{epilogue}")
+        lead = [t.size("b", 0, 3), t.value("m", calc("*", 2, t.size("pairs", 0, 75)))]
+        k, n = t.value("k", calc("*", 2, t.size("half", 1, 420))), t.size("n", 33, 140)
+        x, w = t.input("x", [*lead, k], "float32"), t.weight("w", panels(n, k, "float32"), "float32")
+        more, expression = extras(t, epilogue, [*lead, n])
+        y = t.result([*lead, n], t.choice("y_dtype", *FLOATS))
+        t.call("matmul_packed", [x, w, *more], [y], n=n, k=k, parts=1, algorithm=STRASSEN, epilogue=expression)
         yield t
 
 
