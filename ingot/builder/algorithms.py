@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _native
-from ingot.backends.cpu.product import ORDERS, SPLITS, STRASSEN, can_pair
+from ingot.backends.cpu.product import ORDERS, SPLITS, STRASSEN, can_pair, of_one_sample
 from ingot.backends.cpu.spatial import ALGORITHMS, DIRECT
 from ingot.backends.device import DEFAULT, Device
 from ingot.backends.native import processors
@@ -213,9 +213,10 @@ def _of_product(program: Program, call: Mapping[str, Any]) -> tuple[str, ...]:
         return DIRECT, *(word for word, (name, _) in LOOPS.items() if name == "split")
     if {_buffer(program, number)["dtype"] for number in call["in"][:2]} != {"float32"} or params["parts"] != 1:
         return tuple(LOOPS)
-    rows = program["buffers"][call["in"][0]]["shape"][:-1]
-    paired = len(rows) > 1 and isinstance(rows[-1], int) and can_pair(rows[-1], params["n"], params["k"])
-    return (*((STRASSEN,) if paired else ()), *LOOPS)
+    shape = program["buffers"][call["in"][0]]["shape"]
+    paired = len(shape) > 2 and isinstance(shape[-2], int) and can_pair(shape[-2], params["n"], params["k"])
+    inputs = [buffer["shape"] for buffer in program["buffers"] if buffer["kind"] == "input"]
+    return (*((STRASSEN,) if paired and of_one_sample(shape, inputs) else ()), *LOOPS)
 
 
 def _of_window(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -256,6 +256,48 @@ def test_where_strassen_is_taken(shape: tuple[Any, ...], size: int, precision: s
     assert found == ("strassen" if taken else None)
 
 
+class Attention(ingot.nn.Module):
+    """Its projection has the sequence first, as torch's MultiheadAttention has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = ingot.nn.Linear(512, 512)
+
+    def forward(self, x: ingot.Tensor) -> ingot.Tensor:
+        return self.project(x.transpose(0, 1))
+
+
+class Twice(ingot.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = ingot.nn.Linear(512, 512)
+
+    def forward(self, x: ingot.Tensor) -> ingot.Tensor:
+        return self.layer(self.layer(x))
+
+
+def taken(module: ingot.nn.Module, shape: tuple[int, ...]) -> list[str | None]:
+    """What the products of a net of these inputs take, and are offered."""
+    inputs = {"x": Spec(shape, "float32")}
+    engine = ingot.build(module, inputs, precision="float32", weights_from="random", progress=False, report=False)
+    program = engine.header["programs"]["cpu"]["entries"]["main"]
+    offered = [words for words in alternatives(program).values() if "strassen" in words]
+    calls = [call["params"].get("algorithm") for call in program["calls"] if call["kernel"] == "matmul_packed"]
+    return [*calls, *(["offered"] if offered else [])]
+
+
+def test_rows_of_different_samples_are_no_pairs() -> None:
+    assert taken(Attention(), (64, 10, 512)) == [None]
+    assert taken(Attention(), (64, 128, 512)) == [None]
+    assert taken(Attention(), (1, 64, 512)) == [None]  # rows of one sample are one row
+    assert taken(ingot.nn.Linear(512, 512), (8, 64, 512)) == ["strassen"]
+    assert taken(ingot.nn.Linear(512, 512), (64, 64, 512)) == [None]  # either may be the samples
+
+
+def test_a_weight_that_two_layers_share_has_no_sums_for_each() -> None:
+    assert taken(Twice(), (1, 64, 512)) == [None, None, "offered"]
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     file = tmp_path / "net.tune.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ingot import dtypes
@@ -51,12 +52,28 @@ def _packed(op: Any, node: Node) -> Use | Refusal:
 
 
 def _by_pairs(node: Node, n: int, k: int, parts: int) -> bool:
-    """Whether Strassen's step pays, on rows that always come together: those of a sample, of one size in all runs."""
+    """Whether Strassen's step pays, on rows that always come together: those of a sample, of one size in all runs.
+
+    A weight that several calls read would have sums for each of them, which no longer stay in the caches.
+    """
     x, weight = node.inputs[:2]
     rows = x.shape[-2] if len(x.shape) > 2 else None
-    if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE or parts != 1:
+    if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE or parts != 1 or len(weight.uses) > 1:
+        return False
+    if not of_one_sample(x.shape, [value.shape for value in x.network.inputs]):
         return False
     return x.dtype is dtypes.float32 and weight.dtype is dtypes.float32 and can_pair(rows, n, k)
+
+
+def of_one_sample(shape: Sequence[Any], inputs: Iterable[Sequence[Any]]) -> bool:
+    """Whether the last dimension but one of x counts rows of one sample, by the shapes of the network's inputs.
+
+    Samples lie along an input's first dimension. A fixed number of them that is x's number of rows too may be just
+    that (torch's attention has the sequence first inside), and so may one that x's first dimension is no multiple of.
+    """
+    first, rows = shape[0], shape[-2]
+    samples = {given[0] for given in inputs if given and isinstance(given[0], int) and given[0] > 1}
+    return all(rows != number and isinstance(first, int) and first % number == 0 for number in samples)
 
 
 def can_pair(rows: int, n: int, k: int) -> bool:
