@@ -130,14 +130,16 @@ def test_scales_of_explicit_integers_travel_beside_a_plan(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.0, float("inf"), float("nan"), [0.1, 0.0, 0.1, 0.1]])
+@pytest.mark.parametrize("dtype", ["FLOAT", "FLOAT16", "BFLOAT16"])
 @pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
-def test_scales_that_are_none(op: str, scale: Any) -> None:
-    kind = onnx.TensorProto.FLOAT if op == "QuantizeLinear" else onnx.TensorProto.INT8
+def test_scales_that_are_none(op: str, dtype: str, scale: Any) -> None:
+    floats = onnx.TensorProto.DataType.Value(dtype)
+    kind, to = (floats, onnx.TensorProto.UINT8) if op == "QuantizeLinear" else (onnx.TensorProto.INT8, floats)
     node = helper.make_node(op, ["x", "s"], ["y"], axis=1)
     graph = helper.make_graph(
         [node], "g", [helper.make_tensor_value_info("x", kind, (2, 4))],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.UINT8 if op == "QuantizeLinear" else 1, (2, 4))],
-        [numpy_helper.from_array(np.array(scale, np.float32), "s")],
+        [helper.make_tensor_value_info("y", to, (2, 4))],
+        [helper.make_tensor("s", floats, np.shape(scale), np.ravel(scale))],
     )  # fmt: skip
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     model = Model(proto, "test")

@@ -113,8 +113,8 @@ class Call:
     def contents(self, value: Value) -> Array | None:
         return self.importer.contents(value)
 
-    def odd_scale(self, value: Value, least: float) -> Any:
-        return self.importer.odd_scale(value, least)
+    def odd_scale(self, value: Value, divisor: bool) -> Any:
+        return self.importer.odd_scale(value, divisor)
 
     @property
     def name(self) -> str:
@@ -165,7 +165,7 @@ class _Importer:
         self.outputs = Outputs(self.network, self.faults)
         self.tables = tables(model)
         self.checked: dict[Network, tuple[int, set[Dimension]]] = {}  # how many nodes were looked at, and sizes of 1
-        self.odd: dict[tuple[Value, float], Any] = {}  # scales that are none, by tensor and least magnitude
+        self.odd: dict[tuple[Value, bool], Any] = {}  # scales that are none, by tensor and whether they divide
         self.outermost: dict[str, Any] = {}
         self.rules: set[tuple[Network, Expr]] = set()  # of sizes that may not be 1
         self.readers: dict[str, list[Any]] | None = None
@@ -261,22 +261,23 @@ class _Importer:
             return None
         return known.astype(value.dtype.numpy)
 
-    def odd_scale(self, value: Value, least: float) -> Any:
+    def odd_scale(self, value: Value, divisor: bool) -> Any:
         """What Call says, found once for all readers of a tensor and piece by piece: it may be a mapped file's."""
         while value in self.origin:
             value = self.origin[value]
-        if (value, least) not in self.odd:
-            self.odd[value, least] = next(self._odd_scales(value, least), None)
-        return self.odd[value, least]
+        if (value, divisor) not in self.odd:
+            self.odd[value, divisor] = next(self._odd_scales(value, divisor), None)
+        return self.odd[value, divisor]
 
-    def _odd_scales(self, value: Value, least: float) -> Iterator[Any]:
+    def _odd_scales(self, value: Value, divisor: bool) -> Iterator[Any]:
         array = self.contents(value)
         if array is None and value in self.stored:
             array = carried(self.model.weights[self.stored[value]])
         flat = np.array([]) if array is None else array.reshape(-1)
         for begin in range(0, flat.size, PIECE):
             piece = flat[begin : begin + PIECE]
-            yield from piece[~(np.isfinite(piece) & (abs(piece) >= least))]
+            fit = np.isfinite(piece)
+            yield from piece[~(fit & (piece != 0) if divisor else fit)]
 
     def ones(self, network: Network) -> set[Dimension]:
         """The sizes of which runs check that they are 1."""

@@ -87,9 +87,9 @@ class Call(Protocol):
     def contents(self, value: Value) -> Array | None:
         """The elements of a tensor, if they are known."""
 
-    def odd_scale(self, value: Value, least: float) -> Any:
-        """The first element of a tensor, known or stored, that is infinite, NaN or of a magnitude below the least; None
-        where there is none, or only a run knows."""
+    def odd_scale(self, value: Value, divisor: bool) -> Any:
+        """The first element of a tensor, known or stored, that is infinite, NaN or, of a divisor, 0; None where there
+        is none, or only a run knows."""
 
     def unrolled(self, rounds: int, why: str) -> None:
         """Remarks that a loop was written out."""
@@ -222,18 +222,17 @@ def _tensor(call: Call, value: Any, name: str) -> Value:
     return value
 
 
-def _scale(call: Call, value: Any, name: str, least: float = 0.0) -> Value:
-    """A tensor of scales. Raises Unsupported where one that the model has is no number, or its magnitude below the
-    least."""
+def _scale(call: Call, value: Any, name: str, divisor: bool = False) -> Value:
+    """A tensor of scales. Raises Unsupported where one that the model has is no number or, of a divisor, 0."""
     tensor = _tensor(call, value, name)
-    if (odd := call.odd_scale(tensor, least)) is not None:
-        wanted = "finite and not 0" if least else "finite"
+    if (odd := call.odd_scale(tensor, divisor)) is not None:
+        wanted = "finite and not 0" if divisor else "finite"
         raise Unsupported(f"a scale must be {wanted}, and is {odd} in {name}", "quantise the model again")
     return tensor
 
 
 def _divisor(call: Call, value: Any, name: str) -> Value:
-    return _scale(call, value, name, float(np.finfo(np.float32).smallest_subnormal))
+    return _scale(call, value, name, divisor=True)
 
 
 def _strings(call: Call, value: Any, name: str) -> Text:
