@@ -7,6 +7,7 @@ import inspect
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ def torch2trt(
         fp16_mode: weights and what is between layers in float16; inputs and outputs keep their types.
         int8_mode: with an int8_calib_dataset calibrated int8, of convolutions too, as `ingot.quantize` makes it: by
             what the data set gives, tensors for all inputs with or without the dimension of a batch (what is left over,
-            such as labels, is not read). Without one matrices of linear layers and tables as int8 with scales
-            (docs/weights.md).
+            such as labels, is not read). Where the batch is that of the examples, samples are put together to it, and
+            the first ones count once more where the last batch is not full. Without a data set matrices of linear
+            layers and tables as int8 with scales (docs/weights.md).
         max_batch_size: above 1, the first dimension of every input may be from 1 to this.
         input_names, output_names: accepted: names are those of the module.
 
@@ -80,10 +82,12 @@ def torch2trt(
 
 
 def _batches(data: Any, examples: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
-    """What a data set gives as batches. Samples for themselves are put together, `size` of them; what does not fit the
-    examples goes on as it is, for the calibration to name it."""
+    """What a data set gives as batches. Samples for themselves are put together, `size` of them, and the first ones
+    once more to fill the last batch: an engine of one size runs no smaller one. What does not fit the examples goes on
+    as it is, for the calibration to name it."""
     torch = _lazy.optional("torch", "torch2trt", "ingot[torch]")
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")  # torch2trt's need not end by IndexError
+    first: list[tuple[Any, ...]] = []
     waiting: list[tuple[Any, ...]] = []
     for sample in (data[i] for i in range(len(data))) if indexed else data:
         given = tuple(sample) if isinstance(sample, tuple | list) else (sample,)
@@ -100,9 +104,18 @@ def _batches(data: Any, examples: Sequence[Any], size: int) -> Iterator[tuple[An
             yield given
             continue
         waiting.append(given)
+        if len(first) < size:
+            first.append(given)
         if len(waiting) == size:
-            yield tuple(torch.cat(some) for some in zip(*waiting, strict=True))
+            yield _together(torch, waiting)
             waiting = []
+    if waiting:
+        yield _together(torch, [*waiting, *islice(cycle(first), size - len(waiting))])
+
+
+def _together(torch: Any, samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """A batch of samples, for each input."""
+    return tuple(torch.cat(some) for some in zip(*samples, strict=True))
 
 
 @cache

@@ -48,11 +48,11 @@ def test_its_state_dict_holds_the_engine() -> None:
 class Samples:
     """As torch2trt's data sets are: indexed, and without an end for those who iterate."""
 
-    def __init__(self, shape: tuple[int, ...], labelled: bool = False) -> None:
-        self.shape, self.labelled = shape, labelled
+    def __init__(self, shape: tuple[int, ...], labelled: bool = False, count: int = 12) -> None:
+        self.shape, self.labelled, self.count = shape, labelled, count
 
     def __len__(self) -> int:
-        return 12
+        return self.count
 
     def __getitem__(self, i: int) -> Any:
         x = torch.randn(self.shape, generator=torch.Generator().manual_seed(i))
@@ -77,6 +77,25 @@ def test_a_data_set_calibrates(most: int, monkeypatch: pytest.MonkeyPatch) -> No
         with torch.no_grad():
             assert (ours(x) - model(x)).norm() < 0.02 * model(x).norm()  # measured: 0.009
     assert all(found == scales[0] for found in scales)
+
+
+@pytest.mark.parametrize("count", [3, 7, 8, 12])
+def test_the_first_samples_fill_the_last_batch(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine for 8 samples is calibrated by all that there are, and by no smaller batch."""
+    seen: list[Any] = []
+
+    def quantize(model: Any, data: Any, *given: Any, **words: Any) -> Any:
+        seen.extend(data)
+        return ingot.quantize(model, seen, *given, always_int8=True, **words)
+
+    monkeypatch.setattr("ingot.compat.torch2trt.quantize", quantize)
+    data = Samples((64,), count=count)
+    x = torch.randn(8, 64)
+    ours = ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=data)
+    assert [layer["type"] for layer in ours.engine.config["quantization"]["layers"]] == ["int8", "int8"]
+    wanted = [data[i % count][0] for i in range(-(-count // 8) * 8)]
+    assert torch.equal(torch.cat([batch for (batch,) in seen]), torch.stack(wanted))
+    assert all(len(batch) == 8 for (batch,) in seen) and ours(x).shape == (8, 8)
 
 
 def test_data_that_calibrate_nothing() -> None:
