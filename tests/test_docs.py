@@ -118,6 +118,11 @@ def test_the_command_line_takes_what_pages_show(page: Path) -> None:
         parser.parse_args(shlex.split(line)[1:])  # ends with what is wrong when a line is
 
 
+def test_the_changelog_keeps_to_150_columns() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    assert not [f"line {number}: {line:.40}" for number, line in enumerate(lines, 1) if len(line) > 150]
+
+
 def test_every_page_is_in_the_site() -> None:
     trees = re.findall(r"```{toctree}\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), re.DOTALL)
     listed = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
