@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ingot import _native
-from ingot.backends.cpu.product import ORDERS, SPLITS, STRASSEN, can_pair, of_one_sample
-from ingot.backends.cpu.spatial import ALGORITHMS, DIRECT
+from ingot.backends.cpu.product import DIRECT, ORDERS, SPLITS, STRASSEN, can_pair, of_one_sample
+from ingot.backends.cpu.spatial import ALGORITHMS
 from ingot.backends.device import DEFAULT, Device
 from ingot.backends.native import processors
 from ingot.builder.layers import row

@@ -18,7 +18,7 @@ from ingot.ops.mixture import gated_expression
 FLOAT64 = (dtypes.float64,)
 # Of a product's loops, and what is dealt to threads, where a build has measured; else by the kernel's own rules.
 ORDERS, SPLITS = ("rows", "weights", "packed"), ("rows", "outputs")
-ALGORITHMS = (DIRECT, STRASSEN) = ("direct", "strassen")  # of matmul_packed
+DIRECT, STRASSEN = "direct", "strassen"  # algorithms of matmul_packed; the first one is of convolutions too
 # Strassen's step pairs the rows of a sample (native/kernels/strassen.h). From so many of them, and so many inputs and
 # outputs on, it takes 0.91 of the direct product's time; its weight takes 1.75 times as many bytes beside the panels.
 PAIRED_ROWS, PAIRED_SIZE = 64, 512
@@ -110,7 +110,7 @@ KERNELS = (
     Kernel(
         "matmul_packed",
         params="n: integer, k: integer, parts: integer, group?: integer, "
-        f"algorithm?: {' | '.join(ALGORITHMS)}, {MEASURED}, epilogue: expression",
+        f"algorithm?: {DIRECT} | {STRASSEN}, {MEASURED}, epilogue: expression",
         operands=(
             Operand("x", SUMMED, Reads.ROWS),
             Operand("weight", NARROWER, layouts=("panels",)),

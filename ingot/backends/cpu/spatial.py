@@ -8,7 +8,7 @@ from typing import Any
 
 from ingot import dtypes
 from ingot.backends.cost import Call, size, taps
-from ingot.backends.cpu.product import MEASURED
+from ingot.backends.cpu.product import DIRECT, MEASURED
 from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
@@ -17,7 +17,6 @@ from ingot.ops.lowering import MOST_TAPS
 INNER, ROWS = Reads.INNER, Reads.ROWS
 WINDOW = "kernel: integers, stride: integers, pre_padding: integers, dilation: integers"
 CONVOLUTION = f"outputs: integer, channels: integer, groups: integer, {WINDOW}"
-DIRECT = "direct"
 ALGORITHMS = (DIRECT, "winograd_2", "winograd_4")  # of conv_packed, where a build has measured; else by its own rules
 
 
