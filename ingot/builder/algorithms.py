@@ -65,6 +65,7 @@ LAYER_GAIN = 0.05  # of a call's time, which another choice must save
 APART = {"float32": 1e-4, "": 0.02}  # most relative difference of an output from that by the rules; "": narrower types
 MOST_TAPS = 64  # along one axis
 SMALL = 8  # outputs up to which there is a kernel of its own, level/narrow.h
+MOST_SMALL_INT8 = 1024  # channels of int8 up to which there is
 ALL_COUNTS = 8  # threads up to which every number is measured; beyond, every power of 2
 OF_LLM = (
     "tune is for nets, not for a language model: its products are summed in one order for any number of rows, so that "
@@ -199,11 +200,19 @@ def alternatives(program: Program) -> dict[int, tuple[str, ...]]:
         params, is_int8 = call["params"], _buffer(program, call["in"][0])["dtype"] == "int8"
         if call["kernel"] == PRODUCT:
             found[number] = _of_product(program, call)
-        elif params["groups"] > 1 or (params["outputs"] <= SMALL and not is_int8):
+        elif params["groups"] > 1 or (_is_small_int8(params) if is_int8 else params["outputs"] <= SMALL):
             found[number] = (DIRECT,)  # in the place of a kernel of its own, which has one way
         else:
             found[number] = (*(() if is_int8 else _of_window(params)), *LOOPS)
     return found
+
+
+def _is_small_int8(params: Mapping[str, Any]) -> bool:
+    """Whether a convolution of int8 has a kernel of its own for few outputs, as native/kernels/narrow.cpp says it."""
+    channels, outputs = params["channels"], params["outputs"]
+    if outputs > SMALL or channels > MOST_SMALL_INT8 or math.prod(params["kernel"]) > 1 or params.get("outside"):
+        return False
+    return (-(-channels // 16) + 12) * outputs <= channels // 4 + channels // 8 + 20
 
 
 def _of_product(program: Program, call: Mapping[str, Any]) -> tuple[str, ...]:

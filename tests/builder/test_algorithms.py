@@ -18,6 +18,8 @@ from ingot.builder.algorithms import LOOPS, WORDS, alternatives, measured, with_
 from ingot.cli.main import main
 from ingot.engine.session import Engine
 from ingot.errors import FileError, UserError
+from tests.kernels.one_call import opened
+from tests.kernels.test_conv import IDENTITY, packed, square
 from tests.quantization.test_quantize import batches, net
 
 # ------------------------------------------------------------------------------------------- what is chosen, by a clock
@@ -174,6 +176,25 @@ def test_which_calls_have_alternatives() -> None:
         0: every, 1: loops, 2: loops, 3: ("direct",), 4: ("direct",), 6: every, 8: ("direct",), 9: loops
     }  # fmt: skip
     assert [word for word in every if WORDS[word][0] == "algorithm"] == [*ALGORITHMS]
+
+
+@pytest.mark.parametrize("outputs", range(1, 10))
+@pytest.mark.parametrize("channels", [8, 15, 16, 91, 92, 636, 640, 1024, 1028])
+def test_few_outputs_of_int8_have_a_kernel_of_their_own(channels: int, outputs: int) -> None:
+    """As the core has it, whose memory tells which one is taken."""
+    for window, outside in ((square(1), 0), (square(1, 2), 0), (square(1), 3), (square(3), 0)):
+        params = window.params(outputs, channels, IDENTITY) | {"outside": outside}
+        x = np.zeros((1, 9, 9, channels), np.int8)
+        weight = packed(np.zeros((outputs, *window.kernel, channels), np.int8), 1)
+        result = ("float32", (1, *window.out((9, 9)), outputs))
+        ruled, direct = (
+            opened("conv_packed", params | more, [x, weight], [result])[0].planned({})["working"]
+            for more in ({}, {"algorithm": "direct"})
+        )
+        buffers = [{"kind": "input", "dtype": "int8"}, {"kind": "weight", "dtype": "int8"}]
+        call = {"kernel": "conv_packed", "in": [0, 1], "out": [0], "params": params}
+        found = alternatives({"buffers": buffers, "calls": [call]})[0]
+        assert found == (("direct",) if ruled != direct else tuple(LOOPS))
 
 
 def test_alternatives_of_products() -> None:

@@ -42,6 +42,19 @@ def run(
     threads: int = 1,
 ) -> list[Array]:
     """The outputs (dtype name, shape) of one call of version 1 of a kernel."""
+    session, feeds = opened(kernel, params, operands, outputs, threads)
+    found = session.run(feeds)
+    return [found[f"y.{i}"] for i in range(len(outputs))]
+
+
+def opened(
+    kernel: str,
+    params: dict[str, Any],
+    operands: Sequence[Operand],
+    outputs: Sequence[tuple[str, tuple[int, ...]]],
+    threads: int = 1,
+) -> tuple[_native.Session, dict[str, Array]]:
+    """The session of such a call, and what it runs on."""
     buffers: list[dict[str, Any]] = []
     feeds: dict[str, Array] = {}
     tensors: dict[str, Array] = {}
@@ -83,6 +96,4 @@ def run(
         "files": {},
     }
     engine = _native.Engine.from_memory(json.dumps(header).encode(), tensors)
-    session = _native.Session(engine, threads=threads)
-    found = session.run(feeds)
-    return [found[f"y.{i}"] for i in range(len(results))]
+    return _native.Session(engine, threads=threads), feeds
