@@ -61,6 +61,7 @@ LOOPS = {
 WORDS = {**{word: ("algorithm", word) for word in (*ALGORITHMS, STRASSEN)}, **LOOPS}
 PROFILES, MOST_PROFILES = 5, 40  # profiled runs of each alternative, in turn; more than the first while there is time
 SHARE = 0.4  # of the seconds: until then more runs of the alternatives begin
+BEHIND = 1.0  # of a call's time on top of it: no later run makes such a choice the fastest one
 LAYER_GAIN = 0.05  # of a call's time, which another choice must save
 APART = {"float32": 1e-4, "": 0.02}  # most relative difference of an output from that by the rules; "": narrower types
 MOST_TAPS = 64  # along one axis
@@ -318,22 +319,37 @@ def _by_call(
     program: Program, able: Mapping[int, Sequence[str]], rules: Session, make: Make, feeds: Mapping[str, Array],
     clock: Clock,
 ) -> dict[str, dict[int, float]]:  # fmt: skip
-    """Milliseconds of these calls by choice ("": by the rules), each the least of runs in turn."""
-    words = [word for word in WORDS if any(word in some for some in able.values())]
+    """Milliseconds of these calls by choice ("": by the rules), each the least of runs in turn.
+
+    A choice that is behind in each of its calls is measured no more, and its session goes: it may hold weights in a
+    form of its own, and it holds again those of what the rules choose for other calls.
+    """
+    takes = {word: [number for number, some in able.items() if word in some] for word in WORDS}
+    words = [word for word, numbers in takes.items() if numbers]
     found: dict[str, dict[int, float]] = {"": {}}
     sessions = {"": rules}
     for turn in range(MOST_PROFILES):
         if turn >= PROFILES and clock.spent() > SHARE:
             break
+        margin = BEHIND if turn + 1 < PROFILES else LAYER_GAIN
         for word in ("", *words):
             if not clock.left():
                 return found
-            some = {number: word for number, known in able.items() if word in known}
             if word not in sessions:
-                sessions[word] = make(with_algorithms(program, some)).session()
+                sessions[word] = make(with_algorithms(program, dict.fromkeys(takes[word], word))).session()
                 sessions[word].run(feeds)
-            _profile(sessions[word], feeds, found.setdefault(word, {}), able if word == "" else some)
+            _profile(sessions[word], feeds, found.setdefault(word, {}), takes[word] if word else able)
+            if word and all(_is_behind(found, word, number, margin) for number in takes[word]):
+                del sessions[word]
+        words = [word for word in words if word in sessions]
     return found
+
+
+def _is_behind(times: Mapping[str, Mapping[int, float]], word: str, number: int, margin: float) -> bool:
+    """Whether a call takes longer by a choice than by another one, or than what is clearly less than by the rules, by
+    more than a margin."""
+    others = (known.get(number, math.inf) * (1 if other else 1 - LAYER_GAIN) for other, known in times.items())
+    return times[word].get(number, math.inf) > min(others) * (1 + margin)
 
 
 def _profile(session: Session, feeds: Mapping[str, Array], times: dict[int, float], numbers: Collection[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -158,6 +159,40 @@ def test_loops_are_chosen_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_faster_once_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tuned(monkeypatch, chance={(1, "order=rows"): 1.0})
     assert found.choices == {0: "winograd_2", 2: "direct"}, "with the others call 1 takes what it took"
+
+
+def test_what_is_behind_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice that is no call's fastest holds its session no longer than it takes to see that."""
+    held = weakref.WeakSet[Pretended]()
+    runs: list[tuple[str, int]] = []  # the choice of all calls, and how many sessions are held beside it
+
+    class Held(Pretended):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            (self.word,) = {choice_of(call) for call in given[1]["calls"]}
+            held.add(self)
+
+        def profile(self, feeds: Any) -> list[dict[str, Any]]:
+            runs.append((self.word, len(held)))
+            return super().profile(feeds)
+
+    clock = Clockwork()
+    monkeypatch.setattr(algorithms, "perf_counter", clock)
+    monkeypatch.setattr(measurements, "perf_counter", clock)
+    slow = {(number, "winograd_4"): 9.0 for number in range(3)}
+
+    def make(program: dict[str, Any]) -> Engine:
+        return cast(Engine, Held(clock, program, {**TIMES, **slow}, 0.0, 1.0))
+
+    able = alternatives(PROGRAM)
+    rules = make(PROGRAM).session()
+    found = algorithms._by_call(PROGRAM, able, rules, make, {}, measurements.Clock(100.0, lambda *_: None, begin=0.0))
+    times = {word: sum(word == ran for ran, _ in runs) for word in ("", *found)}
+    assert times["winograd_4"] == 1, "over twice as slow in each call"
+    assert {times[word] for word in LOOPS} == {algorithms.PROFILES}, "as fast as the rules: one run does not tell"
+    assert {times[word] for word in ("", "direct", "winograd_2")} == {algorithms.MOST_PROFILES}
+    assert max(count for _, count in runs) == len(found) - 1 and runs[-1][1] == 3
+    assert found["winograd_4"] == dict.fromkeys(range(3), 9.0), "what was measured stays"
 
 
 def test_no_measurement_begins_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
