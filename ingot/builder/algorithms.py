@@ -210,7 +210,7 @@ def alternatives(program: Program) -> dict[int, tuple[str, ...]]:
 
 def _is_small_int8(params: Mapping[str, Any]) -> bool:
     """Whether a convolution of int8 has a kernel of its own for few outputs, as native/kernels/narrow.cpp says it."""
-    channels, outputs = params["channels"], params["outputs"]
+    channels, outputs = int(params["channels"]), int(params["outputs"])
     if outputs > SMALL or channels > MOST_SMALL_INT8 or math.prod(params["kernel"]) > 1 or params.get("outside"):
         return False
     return (-(-channels // 16) + 12) * outputs <= channels // 4 + channels // 8 + 20
