@@ -179,7 +179,7 @@ inline void RowsEnd::run(const float* sums, std::int64_t stride, int first, int 
 
 inline void RowsEnd::look_at_panel() {
   direct = normal = false;
-  if (width < kPanel || !(bytes || floats)) return;
+  if (width != kPanel || !(bytes || floats)) return;  // tiles end one whole panel, and not two or four at once
   Vec scale[2], bias[2], shift[2];
   load_shared_rows(chain, column, [&](int link) { return extra(link); }, scale, bias, shift);
   direct = floats || is_bounded(chain, scale, bias, shift);
