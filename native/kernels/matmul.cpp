@@ -118,11 +118,11 @@ class MatmulPacked final : public Kernel {
       job.product.rows = half + job.pairs;
       job.product.units = across.last - across.first;
       job.product.parts = 1;
-      float greatest[kPairRows][2] = {};
-      job.greatest = greatest;
+      Magnitudes magnitudes[kPairRows][2];
+      job.magnitudes = magnitudes;
       strassen_->run(job, across.first);
       for (const int lower : {0, 1}) {
-        const auto taken = [&](std::int64_t i) { return Strassen::takes_row(greatest[i][lower], greatest[i][1 - lower]); };
+        const auto taken = [&](std::int64_t i) { return strassen_->takes_row(magnitudes[i][lower], magnitudes[i][1 - lower]); };
         for (std::int64_t i = 0, next = 0; i < job.pairs; i = next) {
           const bool by_pairs = taken(i);
           while (next < job.pairs && taken(next) == by_pairs) ++next;

@@ -8,19 +8,22 @@
 
 namespace ingot {
 
-/// Whether no value is too great, or not a number, and partners are near: outputs, and the two values of k that are added.
+/// Whether no value is too great, or not a number, outputs bear their partners, and the two values of k that are added are near.
 bool Strassen::suits(const float* panels) const {
-  std::vector<float> inputs(static_cast<std::size_t>(k_)), outputs(static_cast<std::size_t>(2 * units_ * kPanel));
+  std::vector<float> inputs(static_cast<std::size_t>(k_));
+  std::vector<Magnitudes> outputs(static_cast<std::size_t>(2 * units_ * kPanel));
   for (std::int64_t panel = 0; panel < 2 * units_; ++panel)
     for (std::int64_t i = 0; i < k_; ++i)
       for (std::int64_t column = 0; column < kPanel; ++column, ++panels) {
         const float magnitude = std::abs(*panels);
         if (!(magnitude <= kMostOfWeights)) return false;
-        float &input = inputs[static_cast<std::size_t>(i)], &output = outputs[static_cast<std::size_t>(panel * kPanel + column)];
-        input = std::max(input, magnitude), output = std::max(output, magnitude);
+        float& input = inputs[static_cast<std::size_t>(i)];
+        Magnitudes& output = outputs[static_cast<std::size_t>(panel * kPanel + column)];
+        input = std::max(input, magnitude);
+        output = {std::max(output.greatest, magnitude), output.sum + magnitude};
       }
   for (std::size_t left = 0, right = outputs.size() / 2; right < static_cast<std::size_t>(n_); ++left, ++right)
-    if (!near(outputs[left], outputs[right])) return false;
+    if (!bears(outputs[left], outputs[right]) || !bears(outputs[right], outputs[left])) return false;
   for (std::int64_t block = 0; block < pairs_of_blocks(k_); ++block) {
     const std::int64_t depth = half_depth(k_, block), begin = block * 2 * kPairDepth;
     for (std::int64_t i = begin; i < begin + depth; ++i)

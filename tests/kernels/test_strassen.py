@@ -148,6 +148,68 @@ def test_weights_beside_much_greater_ones(at: Any) -> None:
     assert product(x, w).tobytes() == product(x, w, algorithm="direct").tobytes()
 
 
+def error(found: Array, exact: Array) -> float:
+    """The root mean square one, of that of the outputs."""
+    return float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)))
+
+
+@pytest.mark.parametrize("many", [1, 2, 3])
+@pytest.mark.parametrize("factor", [3e1, 1e2, 1e3, 1e5])
+def test_an_input_much_greater_than_the_others(factor: float, many: int) -> None:
+    """Outputs that do not use it, beside partners that do, get none of its rounding errors."""
+    x, w, _ = drawn(1, 64, 512, 768)
+    great = np.arange(many) * 37
+    x[..., great] = np.where(x[..., great] < 0, -1, 1) * np.float32(factor)
+    w[:256, great] = 0
+    exact = (x.astype(np.float64) @ w.T.astype(np.float64))[..., :256]
+    found, direct = (product(x, w, algorithm=word)[..., :256] for word in ("strassen", "direct"))
+    if factor < 1e3:
+        assert found.tobytes() != direct.tobytes()
+        assert error(found, exact) < 5e-6
+    else:
+        assert found.tobytes() == direct.tobytes()
+        assert error(found, exact) < 7e-7
+
+
+@pytest.mark.parametrize("factor", [1e2, 1e3, 1e5])
+def test_a_weight_much_greater_than_an_output_s_others(factor: float) -> None:
+    """Of each output and each input, so that partners are near: rows that do not use them get none of their errors."""
+    x, w, _ = drawn(1, 64, 512, 512)
+    w[np.arange(512), np.arange(512)] = factor
+    x[:, :32, 256:] = 0
+    exact = (x.astype(np.float64) @ w.T.astype(np.float64))[:, :32, 256:]
+    found, direct = (product(x, w, algorithm=word)[:, :32, 256:] for word in ("strassen", "direct"))
+    assert (found.tobytes() == direct.tobytes()) == (factor > 100)
+    assert error(found, exact) < 5e-6
+
+
+@pytest.mark.parametrize(("n", "k"), [(128, 512), (896, 900)])
+def test_the_limit_of_such_values(n: int, k: int) -> None:
+    """8 sqrt(k) times the mean of the others: a row over it and its partner are direct, whatever their company."""
+    x, w, extras = drawn(2, 70, n, k)
+    x = np.copysign(np.float32(1), x)
+    limit = 8 / np.sqrt(k) * (k - 1)
+    x[..., 0] = 0.999 * limit
+    over = [(0, 7), (0, 34), (1, 0), (1, 69), (1, 40)]
+    for at in over:
+        x[at][0] = -1.001 * limit
+    direct = product(x, w, "residual", extras, algorithm="direct")
+    alone = [product(x[i : i + 1].copy(), w, "residual", (extras[0], extras[1][i : i + 1].copy())) for i in range(2)]
+    for threads, split in ((1, "rows"), (2, "rows"), (2, "outputs"), (3, "rows"), (3, "outputs")):
+        found = product(x, w, "residual", extras, threads, split=split)
+        same = {at for at in np.ndindex(2, 70) if found[at].tobytes() == direct[at].tobytes()}
+        assert same == {(sample, row % 35 + half) for sample, row in over for half in (0, 35)}
+        assert found.tobytes() == np.concatenate(alone).tobytes()
+
+
+def test_sparse_rows_are_in_pairs() -> None:
+    """Of 5 % of the values, as those of relu are."""
+    x, w, _ = drawn(1, 64, 512, 768)
+    x = np.where(np.random.default_rng(0).random(x.shape) < 0.05, abs(x), 0).astype(np.float32)
+    found, direct = product(x, w), product(x, w, algorithm="direct")
+    assert all(found[0, row].tobytes() != direct[0, row].tobytes() for row in range(64))
+
+
 def test_outputs_that_fill_no_panel() -> None:
     """Nothing is the partner of what is not there."""
     x, w, _ = drawn(1, 30, 100, 300)

@@ -17,9 +17,12 @@ struct Floats {
 constexpr std::int64_t kImage = kPairRows * kXStride;  // bytes of a packed block of one of the seven
 constexpr std::int64_t kQuadrant = kPairRows * kPanel;
 
-INGOT_INLINE void keep_greatest(float& greatest, Vec magnitudes) {
-  const float found = any(is_nan(magnitudes)) ? __builtin_inff() : reduce_max(magnitudes);
-  if (greatest < found) greatest = found;
+/// Those of a block of k of a row, which the first one begins anew: rows are packed again for each group of outputs.
+INGOT_INLINE void keep_magnitudes(Magnitudes& all, std::int64_t block, Vec greatest, Vec sum) {
+  if (block == 0) all = {};
+  const float found = any(is_nan(greatest)) ? __builtin_inff() : reduce_max(greatest);
+  if (all.greatest < found) all.greatest = found;
+  all.sum += reduce_add(sum);
 }
 
 /// The seven left operands of a block of k, in the order of the products.
@@ -31,7 +34,7 @@ void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed) {
   for (std::int64_t r = 0; r < job.pairs; ++r, packed += kXStride) {
     const float* const upper = (const float*)(p.x + r * p.x_stride) + begin;
     const float* const lower = (const float*)((const std::byte*)upper + job.partner_row * p.x_stride);
-    Vec of_upper = zero(), of_lower = zero();
+    Vec upper_greatest = zero(), upper_sum = zero(), lower_greatest = zero(), lower_sum = zero();
     const bool ahead = r + kAhead < job.pairs;
     for (int i = 0; i < depth; i += kLanes) {
       const int lanes = depth - i < kLanes ? depth - i : kLanes;
@@ -43,14 +46,17 @@ void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed) {
       }
       const Vec a11 = at(upper + i), a12 = at(upper + depth + i), a21 = at(lower + i), a22 = at(lower + depth + i);
       const Vec s1 = a21 + a22, s2 = s1 - a11, s3 = a11 - a21, s4 = a12 - s2;
-      of_upper = max_nan(of_upper, max_nan(abs(a11), abs(a12)));
-      of_lower = max_nan(of_lower, max_nan(abs(a21), abs(a22)));
+      const Vec m11 = abs(a11), m12 = abs(a12), m21 = abs(a21), m22 = abs(a22);
+      upper_greatest = max_nan(upper_greatest, max_nan(m11, m12));
+      lower_greatest = max_nan(lower_greatest, max_nan(m21, m22));
+      upper_sum = upper_sum + (m11 + m12);
+      lower_sum = lower_sum + (m21 + m22);
       const Vec images[kStrassenProducts] = {a11, a12, s2, s1, s4, s3, a22};
       std::byte* const to = packed + i * 4;
       INGOT_UNROLL for (int image = 0; image < kStrassenProducts; ++image) store((float*)(to + image * kImage), images[image]);
     }
-    keep_greatest(job.greatest[r][0], of_upper);
-    keep_greatest(job.greatest[r][1], of_lower);
+    keep_magnitudes(job.magnitudes[r][0], block, upper_greatest, upper_sum);
+    keep_magnitudes(job.magnitudes[r][1], block, lower_greatest, lower_sum);
   }
 }
 

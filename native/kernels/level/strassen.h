@@ -52,13 +52,18 @@ struct StrassenMemory {
   }
 };
 
+/// Of values: those that are not numbers make the greatest one infinite.
+struct Magnitudes {
+  float greatest, sum;
+};
+
 struct StrassenJob {
   MatmulJob product;            // rows: up to the last one's partner; w: the sums; units: pairs of panels; scratch is `memory`
   std::int64_t pairs;           // of rows that follow one another, at most kPairRows
   std::int64_t partner_row;     // rows from one of a pair to the other
   std::int64_t partner_column;  // outputs from one panel of a pair to the other
   StrassenMemory memory;
-  float (*greatest)[2];         // of the rows of each pair, as far as they were packed; infinite where a value is not a number
+  Magnitudes (*magnitudes)[2];  // of the rows of each pair; the pass sets them
 };
 
 struct StrassenTable {
