@@ -121,15 +121,22 @@ class MatmulPacked final : public Kernel {
       Magnitudes magnitudes[kPairRows][2];
       job.magnitudes = magnitudes;
       strassen_->run(job, across.first);
-      for (const int lower : {0, 1}) {
-        const auto taken = [&](std::int64_t i) { return strassen_->takes_row(magnitudes[i][lower], magnitudes[i][1 - lower]); };
-        for (std::int64_t i = 0, next = 0; i < job.pairs; i = next) {
-          const bool by_pairs = taken(i);
-          while (next < job.pairs && taken(next) == by_pairs) ++next;
-          const std::int64_t first = row + lower * half;
-          for (const std::int64_t unit : {across.first, across.first + strassen_->units()})
-            if (!by_pairs) multiply(in, y, {first + i, first + next}, {unit, unit + across.last - across.first}, memory);
-        }
+      multiply_apart(in, y, job, row, across, memory);
+    }
+  }
+
+  /// The direct product of those rows of a pass whose sums do not bear their partners, in runs of such rows.
+  void multiply_apart(Views in, const TensorView& y, const StrassenJob& job, std::int64_t row, Share across, const ProductMemory& memory) const {
+    const Share right{across.first + strassen_->units(), across.last + strassen_->units()};
+    for (const int lower : {0, 1}) {
+      const auto taken = [&](std::int64_t i) { return strassen_->takes_row(job.magnitudes[i][lower], job.magnitudes[i][1 - lower]); };
+      const std::int64_t first = row + lower * job.partner_row;
+      for (std::int64_t i = 0, next = 0; i < job.pairs; i = next) {
+        const bool by_pairs = taken(i);
+        while (next < job.pairs && taken(next) == by_pairs) ++next;
+        if (by_pairs) continue;
+        multiply(in, y, {first + i, first + next}, across, memory);
+        multiply(in, y, {first + i, first + next}, right, memory);
       }
     }
   }

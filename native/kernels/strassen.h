@@ -1,6 +1,7 @@
 // Products of float32 by one step of Strassen's algorithm (Strassen, 1969; Huang et al., 2016), for matmul_packed: seven products of half the
 // size in place of eight. It pairs the rows of a sample, y's last dimension but one of three or more, so that a row's bits do not depend on
-// other samples, threads or rows of a job: the compiler says where that is so (backends/cpu/product.py). The weight's sums, 1.75 times as many bytes as its panels, are made once.
+// other samples, threads or rows of a job: the compiler says where that is so (backends/cpu/product.py). The weight's sums, 1.75 times as many
+// bytes as its panels, are made once.
 //
 // Its limits: k and the number of panels are even, and so are the rows of a sample. A row that is not finite, or greater than the sums
 // allow, would reach its partner: both go by the direct product. So does a row beside a much greater one, whose rounding errors it would get, and
