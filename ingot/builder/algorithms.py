@@ -59,7 +59,8 @@ LOOPS = {
     **{f"split={value}": ("split", value) for value in SPLITS},
 }
 WORDS = {**{word: ("algorithm", word) for word in (*ALGORITHMS, STRASSEN)}, **LOOPS}
-PROFILES, MOST_PROFILES = 5, 40  # profiled runs of each alternative, in turn; more than the first while there is time
+LOOKS = (1, 4, 5, 5, 5, 5, 5, 5, 5)  # profiled runs of an alternative beside as many by the rules, look by look
+PROFILES, MOST_PROFILES = sum(LOOKS[:2]), sum(LOOKS)  # more than the first while there is time
 SHARE = 0.4  # of the seconds: until then more runs of the alternatives begin
 BEHIND = 1.0  # of a call's time on top of it: no later run makes such a choice the fastest one
 LAYER_GAIN = 0.05  # of a call's time, which another choice must save
@@ -165,7 +166,7 @@ class Tune:
             remarks += [f"tune: {word}: measured anew"] if word else []
         if tuned is None:
             with phases.phase("tune algorithms") as done, self.budget.clock(done) as clock:
-                tuned = measured(key, program, make, feeds, clock)
+                tuned = measured(key, program, engine, make, feeds, clock)
             if file is not None:
                 keep(file, PART, asdict(tuned))
         elif tuned.isa != (here := _native.level()):
@@ -289,9 +290,11 @@ def _is_count(item: Any) -> bool:
 # -------------------------------------------------------------------------------------------------------- measuring
 
 
-def measured(key: str, program: Program, make: Make, feeds: Mapping[str, Array], clock: Clock) -> Tuned:
-    """Times the alternatives in turn; those that are faster stay where whole runs get faster with them."""
-    chosen, able = make(program), alternatives(program)
+def measured(
+    key: str, program: Program, engine: Engine, make: Make, feeds: Mapping[str, Array], clock: Clock
+) -> Tuned:  # fmt: skip
+    """Times the alternatives of the engine's program; those that are faster stay where whole runs get faster too."""
+    chosen, able = engine, alternatives(program)
     calls: list[Chosen] = []
     before = after = difference = 0.0
     if able and clock.left():
@@ -319,44 +322,50 @@ def _by_call(
     program: Program, able: Mapping[int, Sequence[str]], rules: Session, make: Make, feeds: Mapping[str, Array],
     clock: Clock,
 ) -> dict[str, dict[int, float]]:  # fmt: skip
-    """Milliseconds of these calls by choice ("": by the rules), each the least of runs in turn.
+    """Milliseconds of these calls by choice ("": by the rules), each the least of some runs.
 
-    A choice that is behind in each of its calls is measured no more, and its session goes: it may hold weights in a
-    form of its own, and it holds again those of what the rules choose for other calls.
+    One choice is looked at after the other, in runs in turn with the rules, and its session goes before the next one
+    comes: each holds the weights of all calls in the forms that its kernels read. There are several looks, so that a
+    busy moment costs no choice all of its runs. One that is behind in each of its calls is looked at no more.
     """
     takes = {word: [number for number, some in able.items() if word in some] for word in WORDS}
     words = [word for word, numbers in takes.items() if numbers]
     found: dict[str, dict[int, float]] = {"": {}}
-    sessions = {"": rules}
-    for turn in range(MOST_PROFILES):
-        if turn >= PROFILES and clock.spent() > SHARE:
-            break
-        margin = BEHIND if turn + 1 < PROFILES else LAYER_GAIN
-        for word in ("", *words):
-            if not clock.left():
+    shares: dict[str, dict[int, float]] = {}  # of the time by the rules, as the newest look has it
+    for look, turns in enumerate(LOOKS):
+        for word in words:
+            if not clock.left() or (sum(LOOKS[:look]) >= PROFILES and clock.spent() > SHARE):
                 return found
-            if word not in sessions:
-                sessions[word] = make(with_algorithms(program, dict.fromkeys(takes[word], word))).session()
-                sessions[word].run(feeds)
-            _profile(sessions[word], feeds, found.setdefault(word, {}), takes[word] if word else able)
-            if word and all(_is_behind(found, word, number, margin) for number in takes[word]):
-                del sessions[word]
-        words = [word for word in words if word in sessions]
+            session = make(with_algorithms(program, dict.fromkeys(takes[word], word))).session()
+            session.run(feeds)
+            here, by_rules = dict[int, float](), dict[int, float]()
+            for _ in range(turns):
+                _profile(rules, feeds, by_rules, able)
+                _profile(session, feeds, here, takes[word])
+            del session
+            shares[word] = {number: ms / by_rules[number] for number, ms in here.items() if by_rules.get(number)}
+            _keep_least(found[""], by_rules)
+            _keep_least(found.setdefault(word, {}), here)
+        margin = LAYER_GAIN if look else BEHIND
+        words = [word for word in words if not all(_is_behind(shares, word, number, margin) for number in takes[word])]
     return found
 
 
-def _is_behind(times: Mapping[str, Mapping[int, float]], word: str, number: int, margin: float) -> bool:
+def _is_behind(shares: Mapping[str, Mapping[int, float]], word: str, number: int, margin: float) -> bool:
     """Whether a call takes longer by a choice than by another one, or than what is clearly less than by the rules, by
-    more than a margin."""
-    others = (known.get(number, math.inf) * (1 if other else 1 - LAYER_GAIN) for other, known in times.items())
-    return times[word].get(number, math.inf) > min(others) * (1 + margin)
+    more than a margin; in shares of its time by the rules."""
+    best = min(1 - LAYER_GAIN, *(known.get(number, math.inf) for known in shares.values()))
+    return shares[word].get(number, math.inf) > best * (1 + margin)
+
+
+def _keep_least(times: dict[int, float], more: Mapping[int, float]) -> None:
+    for number, ms in more.items():
+        times[number] = min(times.get(number, math.inf), ms)
 
 
 def _profile(session: Session, feeds: Mapping[str, Array], times: dict[int, float], numbers: Collection[int]) -> None:
     """Takes the milliseconds of these calls in one run, where they are less than before."""
-    for call in session.profile(feeds):
-        if (number := call["call"]) in numbers:
-            times[number] = min(times.get(number, math.inf), call["ns"] / 1e6)
+    _keep_least(times, {call["call"]: call["ns"] / 1e6 for call in session.profile(feeds) if call["call"] in numbers})
 
 
 def _faster(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -114,7 +115,7 @@ def tuned(
         return cast(Engine, Pretended(clock, program, cost, whole * mixed, 1.0 + apart * mixed + bits))
 
     bar = measurements.Clock(seconds, lambda done, total: None, begin=0.0)
-    return measured("key", PROGRAM, make, {}, bar)
+    return measured("key", PROGRAM, make(PROGRAM), make, {}, bar)
 
 
 def test_calls_take_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,19 +162,20 @@ def test_what_was_faster_once_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.choices == {0: "winograd_2", 2: "direct"}, "with the others call 1 takes what it took"
 
 
-def test_what_is_behind_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A choice that is no call's fastest holds its session no longer than it takes to see that."""
+def test_one_choice_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what the rules choose; and one that is no call's fastest runs no longer than it takes to see that."""
     held = weakref.WeakSet[Pretended]()
-    runs: list[tuple[str, int]] = []  # the choice of all calls, and how many sessions are held beside it
+    runs: list[str] = []  # the choice of all calls
 
     class Held(Pretended):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             (self.word,) = {choice_of(call) for call in given[1]["calls"]}
             held.add(self)
+            assert {other.word for other in held} <= {"", self.word}
 
         def profile(self, feeds: Any) -> list[dict[str, Any]]:
-            runs.append((self.word, len(held)))
+            runs.append(self.word)
             return super().profile(feeds)
 
     clock = Clockwork()
@@ -187,12 +189,35 @@ def test_what_is_behind_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     able = alternatives(PROGRAM)
     rules = make(PROGRAM).session()
     found = algorithms._by_call(PROGRAM, able, rules, make, {}, measurements.Clock(100.0, lambda *_: None, begin=0.0))
-    times = {word: sum(word == ran for ran, _ in runs) for word in ("", *found)}
+    times = Counter(runs)
     assert times["winograd_4"] == 1, "over twice as slow in each call"
     assert {times[word] for word in LOOPS} == {algorithms.PROFILES}, "as fast as the rules: one run does not tell"
-    assert {times[word] for word in ("", "direct", "winograd_2")} == {algorithms.MOST_PROFILES}
-    assert max(count for _, count in runs) == len(found) - 1 and runs[-1][1] == 3
+    assert {times[word] for word in ("direct", "winograd_2")} == {algorithms.MOST_PROFILES}
+    assert times[""] * 2 == len(runs), "the rules run beside each"
     assert found["winograd_4"] == dict.fromkeys(range(3), 9.0), "what was measured stays"
+
+
+def test_a_busy_look_costs_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that runs while a choice has its second look takes three times as long, the rules as well."""
+    clock = Clockwork()
+    monkeypatch.setattr(algorithms, "perf_counter", clock)
+    monkeypatch.setattr(measurements, "perf_counter", clock)
+    runs = Counter[str]()
+
+    class Busy(Pretended):
+        def profile(self, feeds: Any) -> list[dict[str, Any]]:
+            slower = 3 if algorithms.LOOKS[0] <= runs["winograd_2"] < algorithms.PROFILES else 1
+            runs[self.word] += 1
+            return [{**call, "ns": call["ns"] * slower} for call in super().profile(feeds)]
+
+    def make(program: dict[str, Any]) -> Engine:
+        made = Busy(clock, program, TIMES, 0.0, 1.0)
+        (made.word,) = {choice_of(call) for call in program["calls"]}
+        return cast(Engine, made)
+
+    able, rules = alternatives(PROGRAM), make(PROGRAM).session()
+    found = algorithms._by_call(PROGRAM, able, rules, make, {}, measurements.Clock(100.0, lambda *_: None, begin=0.0))
+    assert found["winograd_2"][0] == 1.0 and runs["winograd_2"] == algorithms.MOST_PROFILES
 
 
 def test_no_measurement_begins_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
