@@ -23,6 +23,11 @@ from ingot.errors import UserError
 from ingot.nn.parameter import as_array
 from ingot.quantization.quantize import quantize
 
+GIVE = (
+    "give samples of the model's inputs, by len() and [i] or by iteration (a few hundred, as it will see them, are "
+    "usual), or leave it out for int8 weights alone"
+)
+
 
 def torch2trt(
     module: Any,
@@ -56,9 +61,11 @@ def torch2trt(
     """
     unknown = sorted(kwargs.keys() - {"int8_calib_dataset", *ignored("torch2trt")})
     if unknown:
-        instead = "ingot.build(module, inputs, dynamic={name: {axis: ingot.Dim(…)}})" if any(
-            name.endswith("_shapes") for name in unknown
-        ) else "leave them out"
+        instead = (
+            "ingot.build(module, inputs, dynamic={name: {axis: ingot.Dim(…)}})"
+            if any(name.endswith("_shapes") for name in unknown)
+            else "leave them out"
+        )
         raise refused(f"torch2trt with {', '.join(unknown)}", instead)
     data = kwargs.get("int8_calib_dataset")
     if data is not None and not int8_mode:
@@ -87,8 +94,11 @@ def _batches(data: Any, examples: Sequence[Any], size: int) -> Iterator[tuple[An
     as it is, for the calibration to name it."""
     torch = _lazy.optional("torch", "torch2trt", "ingot[torch]")
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")  # torch2trt's need not end by IndexError
+    if not indexed and not hasattr(data, "__iter__"):
+        raise UserError(f"{here()}torch2trt with int8_calib_dataset, which is a {type(data).__name__}: {GIVE}")
     first: list[tuple[Any, ...]] = []
     waiting: list[tuple[Any, ...]] = []
+    sample = None
     for sample in (data[i] for i in range(len(data))) if indexed else data:
         given = tuple(sample) if isinstance(sample, tuple | list) else (sample,)
         given = tuple(
@@ -111,6 +121,8 @@ def _batches(data: Any, examples: Sequence[Any], size: int) -> Iterator[tuple[An
             waiting = []
     if waiting:
         yield _together(torch, [*waiting, *islice(cycle(first), size - len(waiting))])
+    if sample is None:
+        raise UserError(f"{here()}torch2trt with int8_calib_dataset, which is empty: {GIVE}")
 
 
 def _together(torch: Any, samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -183,4 +195,3 @@ def __getattr__(name: str) -> Any:
     if name == "TRTModule":
         return _module_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-

@@ -19,6 +19,7 @@ from ingot.npz_file import read_npz
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
 
+GIVE = "give samples of its inputs, as the network will see them (a few hundred are usual): scales follow from those"
 AT_ONCE = 32  # samples of a .npz file in a batch, where the network takes any number
 
 
@@ -39,7 +40,9 @@ class Batches:
         self.inputs = network.inputs
         self.flat: list[str] = []  # after a pass the float inputs of which all elements were alike
         self.most = most
+        self.who = "data"
         if isinstance(data, str | os.PathLike):
+            self.who = str(Path(data))
             self._data: Iterable[Any] = _of_file(Path(data), network.inputs)
         elif isinstance(data, Mapping):
             raise UserError("data is one dict of arrays: give a list of batches, [data], or a .npz file")
@@ -74,17 +77,16 @@ class Batches:
                 break
         if not count:
             used = " (it is an iterator: was it used up before?)" if iterator is self._data else ""
-            raise UserError(f"data has no batches{used}: scales follow from what the network sees")
+            raise UserError(f"{self.who} has no batches{used}: {GIVE}")
         if empty:
-            raise UserError(f"data has no samples in {count} batch(es): scales follow from what the network sees")
+            raise UserError(f"{self.who} has no samples in {count} batch(es): {GIVE}")
         if flat and all(one.is_flat for one in flat.values()):
             what = ", ".join(f"{name!r} is {one.value}" for name, one in flat.items())
-            raise UserError(f"data are the same everywhere, {what}: scales follow from inputs as the network will see "
-                            "them")  # fmt: skip
+            raise UserError(f"{self.who}: samples are the same everywhere, {what}: {GIVE}")
         self.flat = [v.name for v in self.inputs if v.dtype.is_float and flat[v.name].is_flat]
 
     def _feeds(self, batch: Any, number: int) -> Feeds:
-        who = f"batch {number} of data"
+        who = f"batch {number} of {self.who}"
         names = [v.name for v in self.inputs]
         if isinstance(batch, Mapping):
             if missing := [name for name in names if name not in batch]:
@@ -172,8 +174,8 @@ def _of_file(path: Path, inputs: Sequence[Value]) -> list[Feeds]:
     arrays = read_npz(path, available_memory())
     names = [v.name for v in inputs]
     if arrays.keys() != set(names):
-        raise InputError(f"{path} has the arrays {', '.join(arrays) or 'none'}, and the network's inputs are "
-                         f"{', '.join(names)}")  # fmt: skip
+        raise InputError(f"{path} has the arrays {', '.join(arrays) or '(none)'}, and the network's inputs are "
+                         f"{', '.join(names)}: write one array for each, under its name")  # fmt: skip
     if flat := [name for name in names if arrays[name].ndim != len(inputs[names.index(name)].shape)]:
         port = inputs[names.index(flat[0])]
         raise InputError(f"{path}: {flat[0]} is {list(arrays[flat[0]].shape)}, and the network takes {port.spec}")

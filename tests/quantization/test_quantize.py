@@ -421,11 +421,11 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("data", "error", "words"), [
-    ([], UserError, "data has no batches"),
-    (iter(()), UserError, "was it used up before"),
+    ([], UserError, "data has no batches: give samples of its inputs"),
+    (iter(()), UserError, "was it used up before.*: give samples"),
     (5, UserError, "data is a int: give an iterable of batches"),
     (np.zeros((4, 3, 8, 8), np.float32), UserError, "data is a single ndarray: wrap it in a list of"),
-    ([np.zeros((0, 3, 8, 8), np.float32)], UserError, "data has no samples in 1 batch"),
+    ([np.zeros((0, 3, 8, 8), np.float32)], UserError, r"data has no samples in 1 batch\(es\): give samples"),
     ({"x": np.zeros((4, 3, 8, 8), np.float32)}, UserError, "data is one dict of arrays"),
     ([{"y": np.zeros(3)}], InputError, "batch 0 of data has no x; the network's inputs are x"),
     ([{"x": np.zeros((1, 3, 8, 8), np.float32), "z": 1}], InputError, "batch 0 of data has z"),
@@ -437,8 +437,8 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
     ([np.full((1, 3, 8, 8), np.nan, np.float32)], InputError, "has NaN or infinite elements"),
     ([np.full((1, 3, 8, 8), 3e38, np.float32)], ValueFault, "batch 0 of data: %.* is NaN or infinite"),
     (["x"], InputError, "batch 0 of data: input 'x' is a str"),
-    ([np.zeros((4, 3, 8, 8), np.float32)] * 2, UserError, "data are the same everywhere, 'x' is 0.0: scales follow"),
-    ([np.full((4, 3, 8, 8), 7, np.float32)], UserError, "data are the same everywhere, 'x' is 7.0: scales follow"),
+    ([np.zeros((4, 3, 8, 8), np.float32)] * 2, UserError, "data: samples are the same everywhere, 'x' is 0.0: give"),
+    ([np.full((4, 3, 8, 8), 7, np.float32)], UserError, "data: samples are the same everywhere, 'x' is 7.0: give"),
     ("calib.npy", UserError, "calibration data come from a .npz file"),
 ])  # fmt: skip
 def test_data_that_do_not_fit_are_refused(data: Any, error: type[Exception], words: str) -> None:
@@ -455,7 +455,13 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"x is \[3, 8, 8\], and the network takes f32\[N, 3, 8, 8\]"):
         made(str(path))
     np.savez(path, x=np.zeros((0, 3, 8, 8), np.float32))
-    with pytest.raises(UserError, match="data has no batches"):
+    with pytest.raises(UserError, match="calib.npz has no batches: give samples"):
+        made(str(path))
+    np.savez(path)
+    with pytest.raises(InputError, match=r"calib.npz has the arrays \(none\), .* inputs are x: write one array for"):
+        made(str(path))
+    np.savez(path, x=np.zeros((1, 3, 8, 8), np.float32))
+    with pytest.raises(UserError, match="calib.npz: samples are the same everywhere"):
         made(str(path))
 
 
