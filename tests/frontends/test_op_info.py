@@ -36,12 +36,19 @@ def test_samples_agree_with_torch(name: str) -> None:
     assert all(r.why for r in found if r.outcome == REFUSED)
 
 
+@needs_samples
+def test_torch_stays_as_it_is() -> None:
+    """Other tests of the process set its flags."""
+    assert op_info.database() and not torch.backends.flags_frozen()
+
+
 @pytest.mark.parametrize(
     ("found", "error"),
     [
         (np.zeros(3, np.float32), "differs by 1 of 1"),
         (np.ones(3, np.float64), r"float64\[3\], torch has torch.float32"),
-        (np.ones((3, 1), np.float32), r"float32\[3, 1\]"), (np.full(3, np.nan, np.float32), "differs by nan"),
+        (np.ones((3, 1), np.float32), r"float32\[3, 1\]"),
+        (np.full(3, np.nan, np.float32), "differs by nan"),
         (np.ones(3, np.float32), None),
     ],
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils import _pytree as pytree
@@ -45,8 +46,12 @@ class Result:
 
 @cache
 def database() -> dict[str, list[Any]]:
-    """torch's OpInfos of mapped ops by name: an overload of their ATen op is in the importer's table."""
-    with warnings.catch_warnings():
+    """torch's OpInfos of mapped ops by name: an overload of their ATen op is in the importer's table.
+
+    torch's own tests forbid to set its flags outside of a context (torch.backends), from their import to the end of the
+    process. Whoever reads its samples may be in a process with others, who do set them.
+    """
+    with warnings.catch_warnings(), mock.patch.object(torch.backends, "disable_global_flags"):
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
     known = {name.split(".")[1] for name in TABLE}
