@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Options, Result, Sample
-from benchmarks.machine import roofs
+from benchmarks.machine import peak, roofs
 from benchmarks.nets import Run, alternate
 from ingot.builder.build import build_network
 from ingot.engine.session import Session
@@ -53,9 +53,9 @@ def einsum(options: Options) -> Result:
         times = alternate(runs, options.pairs)
         took = Sample.of([t * 1e3 for t in times["ingot"]])
         result.add(f"{equation}: ingot", took.median, "ms", quartiles=took.quartiles)
-        operations, peak = _operations(equation, shapes), roofs(options.threads)
-        arithmetic = operations / (peak["float32_gflops"] * 1e9)
-        floor = max(arithmetic, least / (peak["read_bandwidth"] * 1e9))
+        operations = _operations(equation, shapes)
+        arithmetic = operations / peak("float32", options.threads)
+        floor = max(arithmetic, least / (roofs(options.threads)["read_bandwidth"] * 1e9))
         note = f"{operations / took.median / 1e6:.0f} GFLOP/s"
         result.add(f"{equation}: share of the peak", 100 * arithmetic / (took.median / 1e3), "%", note=note)
         note = f"{floor * 1e3:.2f} ms"

@@ -322,14 +322,13 @@ std::vector<Peak> peaks() {
   return all;
 }
 
-// Operations a second of each, the fastest of some passes: a limit is not what a disturbed one reaches. They take turns, or a neighbour that
-// is there during one alone would change their ratios, which bounds are made of.
-std::vector<double> arithmetic(int threads, const std::vector<Peak>& all) {
-  std::vector<double> most(all.size());
+// Operations a second of each in every pass. They take turns, so that a neighbour that comes and goes is beside all of them.
+std::vector<std::vector<double>> arithmetic(int threads, const std::vector<Peak>& all) {
+  std::vector<std::vector<double>> rates(all.size());
   for (int i = 0; i < 4 * kRepeats; ++i)
     for (std::size_t p = 0; p < all.size(); ++p)
-      most[p] = std::max(most[p], all[p].operations * threads / timed(threads, [&](int) { all[p].work(); }) / 1e9);
-  return most;
+      rates[p].push_back(all[p].operations * threads / timed(threads, [&](int) { all[p].work(); }) / 1e9);
+  return rates;
 }
 
 }  // namespace
@@ -354,8 +353,12 @@ int main(int argc, char** argv) {
   std::printf(", \"read_one_thread\": %.2f", median([&] { return read_once(memory, 1, 2 * kPiece, 0, found[0].way); }));
   std::printf(", \"cache_bandwidth\": %.2f", cache_bandwidth(memory, threads));
   const std::vector<Peak> all = peaks();
-  const std::vector<double> most = arithmetic(threads, all);
-  for (std::size_t p = 0; p < all.size(); ++p) std::printf(", \"%s_gflops\": %.1f", all[p].name, most[p]);
+  const std::vector<std::vector<double>> rates = arithmetic(threads, all);
+  for (std::size_t p = 0; p < all.size(); ++p) {
+    std::printf(", \"%s_gflops\": [", all[p].name);
+    for (std::size_t i = 0; i < rates[p].size(); ++i) std::printf("%s%.1f", i == 0 ? "" : ", ", rates[p][i]);
+    std::printf("]");
+  }
   std::printf("}\n");
   return 0;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import statistics
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ HELD = {
     "avx512_bf16": ("AVX512_CORE_BF16", "avx512"),
 }  # fmt: skip
 LOOSE = "not to that level"  # what a note ends with of a peer whose kernels ask the processor themselves
+RATES = "_gflops"  # what the names of arithmetic end with: its rate in every pass
 SHOWN = 3  # ways to read: the best, which all of the memory was read by
 
 
@@ -81,15 +83,27 @@ def read_now(threads: int) -> float:
     return float(_said(_program(), threads, best["streams"], best["ahead"], best["near"])["read_bandwidth"])
 
 
-def peak(dtype: str, threads: int) -> float:
-    """Operations a second from registers, with the widest instructions for this type; 0 where it has none.
+def _passes(dtype: str, threads: int) -> list[float]:
+    """Operations a second in each pass, with the widest instructions for this type; none where it has none.
 
     bfloat16 without instructions of its own is computed as float32.
     """
-    if dtype == "bfloat16" and not any(key.startswith(dtype) for key in roofs(threads)):
+    kinds = {key: rates for key, rates in roofs(threads).items() if key.endswith(RATES)}
+    if dtype == "bfloat16" and not any(key.startswith(dtype) for key in kinds):
         dtype = "float32"
-    found = [float(v) for k, v in roofs(threads).items() if k.startswith(dtype) and k.endswith("_gflops")]
-    return max(found, default=0.0) * 1e9
+    found = [rates for key, rates in kinds.items() if key.startswith(dtype)]
+    return [rate * 1e9 for rate in max(found, key=max, default=[])]
+
+
+def peak(dtype: str, threads: int) -> float:
+    """Operations a second from registers, or 0: the fastest pass, for a limit is not what a disturbed one reaches."""
+    return max(_passes(dtype, threads), default=0.0)
+
+
+def times_as_fast(dtype: str, wide: str, threads: int) -> float:
+    """How many times the arithmetic of `wide` that of `dtype` is: the median of passes, which took turns."""
+    pairs = zip(_passes(dtype, threads), _passes(wide, threads), strict=True)
+    return statistics.median(narrow / other for narrow, other in pairs)
 
 
 def machine(options: Options) -> Result:
@@ -106,6 +120,6 @@ def machine(options: Options) -> Result:
         fetched = f"fetched {way['ahead']} bytes ahead{cache}" if way["ahead"] else "nothing fetched by software"
         result.add(f"… {streams} a thread, {fetched}", way["rate"], "GB/s")
     for key, value in found.items():
-        if key.endswith("_gflops"):
-            result.add(key.removesuffix("_gflops").replace("_", " "), value, "GFLOP/s")
+        if key.endswith(RATES):
+            result.add(key.removesuffix(RATES).replace("_", " "), max(value), "GFLOP/s")
     return result

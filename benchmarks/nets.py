@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import functools
 import importlib.util
-import math
 import os
 import statistics
 import time
@@ -27,7 +26,15 @@ from torch.utils.flop_counter import FlopCounterMode
 import ingot
 from benchmarks import torch_nets
 from benchmarks.harness import CACHE, Options, Result, Sample, Share, seconds
-from benchmarks.machine import LOOSE, below_avx512, forced_level, has_bfloat16, hold_peers, peak
+from benchmarks.machine import (
+    LOOSE,
+    below_avx512,
+    forced_level,
+    has_bfloat16,
+    hold_peers,
+    peak,
+    times_as_fast,
+)
 
 BATCHES = (1, 8)
 # Of the largest output, against torch in float32. int8 is calibrated on eight samples.
@@ -161,7 +168,7 @@ def _add_own(result: Result, label: str, wide: str, times: dict[str, list[float]
 
 def _bound(session: Any, feeds: dict[str, Any], wide: str, options: Options) -> float:
     """How many times as fast a float net would be whose products alone had the arithmetic of int8."""
-    faster = peak("int8", options.threads) / (peak(wide, options.threads) or math.inf) or 2.0
+    faster = times_as_fast("int8", wide, options.threads)
     profiles = [session.profile(feeds) for _ in range(3)]
     total, products = (
         min(sum(c["ns"] for c in calls if every or c.get("kernel") in PRODUCTS) for calls in profiles)

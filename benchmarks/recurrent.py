@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Options, Result, Sample
-from benchmarks.machine import roofs
+from benchmarks.machine import peak, roofs
 from benchmarks.nets import Run, alternate
 from ingot import nn
 from ingot.builder.build import build_network
@@ -33,10 +33,9 @@ class Sequence(nn.Module):
 
 def floor(gates: int, hidden: int, rows: int, threads: int) -> float:
     """The least seconds: both products at the peak of arithmetic, or the recurrent weight read each step."""
-    found = roofs(threads)
     products = 2 * STEPS * rows * gates * hidden * (2 * hidden)
     read = STEPS * gates * hidden * hidden * 4
-    return float(max(products / (found["float32_gflops"] * 1e9), read / (found["cache_bandwidth"] * 1e9)))
+    return float(max(products / peak("float32", threads), read / (roofs(threads)["cache_bandwidth"] * 1e9)))
 
 
 def recurrent(options: Options) -> Result:
