@@ -145,9 +145,7 @@ class Convolution : public Kernel {
       if (product.weight != nullptr) weight.place(job, product.weight, unit, memory.unpacked);
       job.columns = p_.group_outputs() - column;
       const std::int64_t output = group * p_.group_outputs() + column;
-      for (std::size_t i = first_extra; i < in.size(); ++i) extras[i - first_extra] = placed(in[i], y, row, output);
-      job.epilogue.out = placed(y, y, row, output);
-      job.epilogue.out.column_stride = 1;
+      place_operands(in, first_extra, y, row, output, extras, job.epilogue.out);
       product_.run(job);
     }
   }
@@ -156,11 +154,9 @@ class Convolution : public Kernel {
   void transform(const Winograd& winograd, WinogradOperands operands, Views in, const TensorView& y, std::int64_t first_row,
                  std::size_t first_extra, const Worker& worker) const {
     TileOperand extras[kMaxExtras];
-    for (std::size_t i = first_extra; i < in.size(); ++i) extras[i - first_extra] = placed(in[i], y, first_row, 0);
+    place_operands(in, first_extra, y, first_row, 0, extras, operands.out);
     operands.extras = extras;
     operands.extra_count = in.size() - first_extra;
-    operands.out = placed(y, y, first_row, 0);
-    operands.out.column_stride = 1;
     winograd.run(operands, worker);
   }
 

@@ -34,7 +34,7 @@ class Depthwise final : public Kernel {
     require_shape(name, "the weight", in[1], {window_.positions(), y.shape[y.rank - 1]});
     require_contiguous(name, "the weight", in[1]);
     for (std::size_t i = 2; i < in.size(); ++i) require_broadcasts(name, in[i], y);
-    return {0, bytes_of_layout<Memory>(epilogue_)};
+    return {0, bytes_of_layout<EpilogueMemory>(epilogue_, kDepthwiseValues)};
   }
 
   std::optional<std::uint64_t> apart(Views in, Views out) const override { return 1 | apart_by_broadcast(in, out[0], 2); }
@@ -46,7 +46,7 @@ class Depthwise final : public Kernel {
     const WindowAxis* axis = window.axis;
     const std::int64_t all = y.shape[4];
     const LineTasks tasks(y, worker.count, kDepthwiseChannels);
-    const auto memory = layout_at<Memory>(worker.local, epilogue_);
+    const auto memory = layout_at<EpilogueMemory>(worker.local, epilogue_, kDepthwiseValues);
     TileOperand extras[kMaxInputs];
     DepthwiseJob job{};
     job.dtype = in[0].dtype;
@@ -63,11 +63,8 @@ class Depthwise final : public Kernel {
     job.values = memory.values;
     const Share share = share_of(tasks.count(), worker.index, worker.count);
     for (std::int64_t task = share.first; task < share.last; ++task) {
-      const Line line(y, task / tasks.channel_parts / tasks.column_parts);
+      const auto [line, columns, channels] = tasks[task];
       const Span planes = span_of(axis[0], line.plane), lines = span_of(axis[1], line.line);
-      const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
-                                     static_cast<int>(tasks.column_parts));
-      const Share channels = channel_share(all, task % tasks.channel_parts, tasks.channel_parts);
       job.planes = planes.count;
       job.lines = lines.count;
       job.first = columns.first;
@@ -86,13 +83,6 @@ class Depthwise final : public Kernel {
   }
 
  private:
-  struct Memory {
-    std::byte* epilogue;
-    float* values;
-
-    Memory(Frame& frame, const Epilogue& epilogue_of) : epilogue(epilogue_of.take(frame)), values(frame.take<float>(kDepthwiseValues)) {}
-  };
-
   Window window_;
   Epilogue epilogue_;
   const DepthwiseTable& table_;

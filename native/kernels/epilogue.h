@@ -34,6 +34,15 @@ class Epilogue {
   RunTile run_tile_;
 };
 
+/// A worker's memory for float32 results and the epilogue on them.
+struct EpilogueMemory {
+  std::byte* epilogue;
+  float* values;
+
+  EpilogueMemory(Frame& frame, const Epilogue& epilogue_of, std::int64_t count)
+      : epilogue(epilogue_of.take(frame)), values(frame.take<float>(count)) {}
+};
+
 /// Refuses an extra operand that does not broadcast to y.
 inline void require_broadcasts(std::string_view kernel, const TensorView& extra, const TensorView& y) {
   require(broadcasts(extra, y), kernel, "an operand of the epilogue does not broadcast to y");

@@ -54,23 +54,15 @@ void Grouped::prepare(const TensorView& panels) const {
   });
 }
 
-/// A worker's memory.
-struct Grouped::Memory {
-  std::byte* epilogue;
-  float* values;
-
-  Memory(Frame& frame, const Epilogue& epilogue_of) : epilogue(epilogue_of.take(frame)), values(frame.take<float>(kGroupedValues)) {}
-};
-
-Scratch Grouped::scratch() const { return {0, bytes_of_layout<Memory>(epilogue_)}; }
+Scratch Grouped::scratch() const { return {0, bytes_of_layout<EpilogueMemory>(epilogue_, kGroupedValues)}; }
 
 void Grouped::run(Views in, const TensorView& y_view, const Worker& worker) const {
   if (y_view.elements() == 0) return;
   const Spatial x(in[0], window_.axes), y(y_view, window_.axes);
   const Window window = window_.over(in[0]);
-  const std::int64_t outputs = groups_ * group_outputs_, width = static_cast<std::int64_t>(size_of(dtype_));
+  const std::int64_t width = static_cast<std::int64_t>(size_of(dtype_));
   const LineTasks tasks(y, worker.count, kTile);
-  const auto memory = layout_at<Memory>(worker.local, epilogue_);
+  const auto memory = layout_at<EpilogueMemory>(worker.local, epilogue_, kGroupedValues);
   const auto* const weight = reinterpret_cast<const std::uint32_t*>(pages_.data());
   TileOperand extras[kMaxExtras];
   GroupedJob job{};
@@ -83,10 +75,7 @@ void Grouped::run(Views in, const TensorView& y_view, const Worker& worker) cons
   job.values = memory.values;
   const Share share = share_of(tasks.count(), worker.index, worker.count);
   for (std::int64_t task = share.first; task < share.last; ++task) {
-    const Line line(y, task / tasks.channel_parts / tasks.column_parts);
-    const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
-                                   static_cast<int>(tasks.column_parts));
-    const Share channels = channel_share(outputs, task % tasks.channel_parts, tasks.channel_parts);
+    const auto [line, columns, channels] = tasks[task];
     const std::int64_t group = channels.first / group_outputs_, unit = channels.first / 16;
     job.x = in[0].as<std::byte>() + (line.image * x.stride[0] + group * group_channels_) * width;
     job.plane = line.plane * window.axis[0].stride - window.axis[0].before;
@@ -97,10 +86,7 @@ void Grouped::run(Views in, const TensorView& y_view, const Worker& worker) cons
     job.units = (job.outputs + 15) / 16;
     job.groups = job.outputs / group_outputs_;
     job.first = columns.first, job.last = columns.last;
-    const std::int64_t row = ((line.image * y.shape[1] + line.plane) * y.shape[2] + line.line) * y.shape[3] + columns.first;
-    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y_view, row, channels.first);
-    job.epilogue.out = placed(y_view, y_view, row, channels.first);
-    job.epilogue.out.column_stride = 1;
+    place_operands(in, 2, y_view, y.pixel(line, columns.first), channels.first, extras, job.epilogue.out);
     product_(job);
   }
 }

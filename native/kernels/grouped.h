@@ -27,7 +27,6 @@ class Grouped {
   void run(Views in, const TensorView& y, const Worker& worker) const;
 
  private:
-  struct Memory;
   std::int64_t units() const { return (groups_ * group_outputs_ + 15) / 16; }
   std::int64_t unit_words() const { return window_.positions() * words_ * 16; }
 

@@ -39,15 +39,7 @@ void Narrow::prepare(const TensorView& panels) const {
   });
 }
 
-/// A worker's memory.
-struct Narrow::Memory {
-  std::byte* epilogue;
-  float* values;
-
-  Memory(Frame& frame, const Epilogue& epilogue_of) : epilogue(epilogue_of.take(frame)), values(frame.take<float>(kNarrowValues)) {}
-};
-
-Scratch Narrow::scratch() const { return {0, bytes_of_layout<Memory>(epilogue_)}; }
+Scratch Narrow::scratch() const { return {0, bytes_of_layout<EpilogueMemory>(epilogue_, kNarrowValues)}; }
 
 void Narrow::run(Views in, const TensorView& y_view, const Worker& worker) const {
   if (y_view.elements() == 0) return;
@@ -55,7 +47,7 @@ void Narrow::run(Views in, const TensorView& y_view, const Worker& worker) const
   const Window window = window_.over(in[0]);
   const std::int64_t width = static_cast<std::int64_t>(size_of(dtype_));
   const LineTasks tasks(y, worker.count, kTile);
-  const auto memory = layout_at<Memory>(worker.local, epilogue_);
+  const auto memory = layout_at<EpilogueMemory>(worker.local, epilogue_, kNarrowValues);
   TileOperand extras[kMaxExtras];
   NarrowJob job{};
   for (int i = 0; i < kAxes; ++i) job.axis[i] = window.axis[i], job.x_step[i] = x.stride[1 + i] * width;
@@ -70,17 +62,12 @@ void Narrow::run(Views in, const TensorView& y_view, const Worker& worker) const
   job.values = memory.values;
   const Share share = share_of(tasks.count(), worker.index, worker.count);
   for (std::int64_t task = share.first; task < share.last; ++task) {
-    const Line line(y, task / tasks.channel_parts / tasks.column_parts);
-    const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
-                                   static_cast<int>(tasks.column_parts));
+    const auto [line, columns, channels] = tasks[task];
     job.x = in[0].as<std::byte>() + line.image * x.stride[0] * width;
     job.planes = span_of(job.axis[0], line.plane);
     job.lines = span_of(job.axis[1], line.line);
     job.first = columns.first, job.last = columns.last;
-    const std::int64_t row = ((line.image * y.shape[1] + line.plane) * y.shape[2] + line.line) * y.shape[3] + columns.first;
-    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y_view, row, 0);
-    job.epilogue.out = placed(y_view, y_view, row, 0);
-    job.epilogue.out.column_stride = 1;
+    place_operands(in, 2, y_view, y.pixel(line, columns.first), 0, extras, job.epilogue.out);
     table_.run(job);
   }
 }

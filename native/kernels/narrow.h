@@ -28,7 +28,6 @@ class Narrow {
   void run(Views in, const TensorView& y, const Worker& worker) const;
 
  private:
-  struct Memory;
   std::int64_t line_values() const { return (window_.axis[2].kernel * channels_ + 15) / 16 * 16; }
   std::int64_t output_values() const { return window_.axis[0].kernel * window_.axis[1].kernel * line_values(); }
 

@@ -17,7 +17,6 @@ namespace ingot {
 
 namespace {
 
-
 Row row_at(const TensorView& view, std::int64_t offset) {
   return {view.at(offset), view.dtype};
 }

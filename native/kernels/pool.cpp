@@ -15,7 +15,6 @@ namespace ingot {
 
 namespace {
 
-
 class Pool final : public Kernel {
  public:
   Pool(const char* name, void (*pool)(const PoolJob&), const Window& window, bool count_padding, std::int64_t divisor)
@@ -44,11 +43,8 @@ class Pool final : public Kernel {
     job.divisor = divisor_;
     const Share share = share_of(tasks.count(), worker.index, worker.count);
     for (std::int64_t task = share.first; task < share.last; ++task) {
-      const Line line(y, task / tasks.channel_parts / tasks.column_parts);
+      const auto [line, columns, channels] = tasks[task];
       const Span planes = span_of(window.axis[0], line.plane), lines = span_of(window.axis[1], line.line);
-      const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
-                                     static_cast<int>(tasks.column_parts));
-      const Share channels = channel_share(y.shape[4], task % tasks.channel_parts, tasks.channel_parts);
       job.planes = planes.count;
       job.lines = lines.count;
       job.outer = planes.padded * lines.padded;
@@ -110,12 +106,9 @@ class AdaptivePool final : public Kernel {
     job.last = 1;
     const Share share = share_of(tasks.count(), worker.index, worker.count);
     for (std::int64_t task = share.first; task < share.last; ++task) {
-      const Line line(y, task / tasks.channel_parts / tasks.column_parts);
+      const auto [line, columns, channels] = tasks[task];
       const Span planes = span_of(adaptive(x.shape[1], y.shape[1], line.plane), 0);
       const Span lines = span_of(adaptive(x.shape[2], y.shape[2], line.line), 0);
-      const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
-                                     static_cast<int>(tasks.column_parts));
-      const Share channels = channel_share(y.shape[4], task % tasks.channel_parts, tasks.channel_parts);
       job.planes = planes.count;
       job.lines = lines.count;
       job.channels = channels.last - channels.first;

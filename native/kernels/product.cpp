@@ -48,6 +48,12 @@ TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row
   return {view.at(row * stride + column * step), view.dtype, stride, step};
 }
 
+void place_operands(Views in, std::size_t first, const TensorView& y, std::int64_t row, std::int64_t column, TileOperand* extras, TileOperand& out) {
+  for (std::size_t i = first; i < in.size(); ++i) extras[i - first] = placed(in[i], y, row, column);
+  out = placed(y, y, row, column);
+  out.column_stride = 1;  // which broadcasts where y has a single column
+}
+
 void require_batched_product(std::string_view kernel, const TensorView& a, const TensorView& b, const TensorView& y) {
   constexpr const char* kShapes = "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]";
   require(a.rank >= 2 && b.rank >= 2 && y.rank == std::max(a.rank, b.rank), kernel, kShapes);

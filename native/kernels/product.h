@@ -8,7 +8,6 @@
 
 namespace ingot {
 
-
 /// The parameter outside: what lies around x, which is int8.
 int read_outside(Params& params, DType x);
 
@@ -37,6 +36,8 @@ std::int64_t rows_of(const TensorView& y);
 void require_extras(std::string_view kernel, Views in, std::size_t first, const TensorView& y);
 /// An operand of the expression, or y itself, from that row and column of y on.
 TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row, std::int64_t column);
+/// The same of all extras (in[first] onwards), and of y, whose rows are dense, as `out`.
+void place_operands(Views in, std::size_t first, const TensorView& y, std::int64_t row, std::int64_t column, TileOperand* extras, TileOperand& out);
 
 /// Refuses operands that are not a[..., m, k], b[..., k, n] -> y[..., m, n] with batch dimensions that broadcast to y's, and
 /// rows of y that are not dense.

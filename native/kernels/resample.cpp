@@ -169,10 +169,7 @@ class Resample : public Kernel {
     job.y_step = y.stride[3];
     const Share share = share_of(tasks.count(), worker.index, worker.count);
     for (std::int64_t task = share.first; task < share.last; ++task) {
-      const Line line(y, task / tasks.channel_parts / tasks.column_parts);
-      const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
-                                     static_cast<int>(tasks.column_parts));
-      const Share channels = channel_share(y.shape[4], task % tasks.channel_parts, tasks.channel_parts);
+      const auto [line, columns, channels] = tasks[task];
       job.channels = channels.last - channels.first;
       job.x = in[0].at(x.at(line.image, 0, 0) + channels.first);
       for (std::int64_t column = columns.first; column < columns.last; column += kBlendPixels) {

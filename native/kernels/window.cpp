@@ -64,16 +64,28 @@ Spatial::Spatial(const TensorView& view, int axes) {
   }
 }
 
-LineTasks::LineTasks(const Spatial& y, int workers, std::int64_t most_channels) {
-  lines = y.shape[0] * y.shape[1] * y.shape[2];
+LineTasks::LineTasks(const Spatial& y, int workers, std::int64_t most_channels) : y_(y) {
+  lines_ = y.shape[0] * y.shape[1] * y.shape[2];
   const std::int64_t columns = y.shape[3], channels = y.shape[4], vectors = (channels + 15) / 16;
-  column_parts = 1;
-  channel_parts = std::max<std::int64_t>(1, (channels + most_channels - 1) / most_channels);
+  column_parts_ = 1;
+  channel_parts_ = std::max<std::int64_t>(1, (channels + most_channels - 1) / most_channels);
   const std::int64_t wanted = 4 * workers;
-  if (workers == 1 || lines * channel_parts >= wanted) return;
-  column_parts = std::min(columns, (wanted + lines - 1) / lines);
-  const std::int64_t tasks = lines * column_parts;  // uneven: share the channels of each
-  if (tasks < wanted && tasks % workers != 0) channel_parts = std::max(channel_parts, std::min<std::int64_t>(vectors, workers));
+  if (workers == 1 || lines_ * channel_parts_ >= wanted) return;
+  column_parts_ = std::min(columns, (wanted + lines_ - 1) / lines_);
+  const std::int64_t tasks = lines_ * column_parts_;  // uneven: share the channels of each
+  if (tasks < wanted && tasks % workers != 0) channel_parts_ = std::max(channel_parts_, std::min<std::int64_t>(vectors, workers));
+}
+
+LineTask LineTasks::operator[](std::int64_t number) const {
+  const auto part = [&](std::int64_t count, std::int64_t parts) {
+    const Share share = share_of(count, static_cast<int>(number % parts), static_cast<int>(parts));
+    number /= parts;
+    return share;
+  };
+  const std::int64_t channels = y_.shape[4];
+  const Share vectors = part((channels + 15) / 16, channel_parts_), columns = part(y_.shape[3], column_parts_);
+  const std::int64_t lines = y_.shape[2], planes = y_.shape[1];
+  return {{number / lines / planes, number / lines % planes, number % lines}, columns, {vectors.first * 16, std::min(vectors.last * 16, channels)}};
 }
 
 }  // namespace ingot

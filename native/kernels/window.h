@@ -32,6 +32,11 @@ struct Window {
   void check(std::string_view kernel, const TensorView& x, const TensorView& y) const;
 };
 
+/// An output line's place in the outer loop: [image][plane][line].
+struct Line {
+  std::int64_t image, plane, line;
+};
+
 /// A view of [N, *S, C], or one that broadcasts to it: sizes and strides with three spatial axes (0 where it is broadcast).
 struct Spatial {
   std::int64_t shape[kAxes + 2], stride[kAxes + 2];
@@ -41,30 +46,31 @@ struct Spatial {
   std::int64_t at(std::int64_t image, std::int64_t plane, std::int64_t line) const {
     return image * stride[0] + plane * stride[1] + line * stride[2];
   }
+  /// Which pixel that is, of those of all images.
+  std::int64_t pixel(const Line& line, std::int64_t column) const {
+    return ((line.image * shape[1] + line.plane) * shape[2] + line.line) * shape[3] + column;
+  }
 };
 
-/// An output line's place in the outer loop: [image][plane][line].
-struct Line {
-  std::int64_t image, plane, line;
-
-  Line(const Spatial& y, std::int64_t number)
-      : image(number / y.shape[2] / y.shape[1]), plane(number / y.shape[2] % y.shape[1]), line(number % y.shape[2]) {}
+/// Outputs that one worker computes in one go: columns of a line, and channels of each, from a whole vector on.
+struct LineTask {
+  Line line;
+  Share columns, channels;
 };
 
 /// How the lines of outputs, which are not empty, are split so that there are tasks for all. Each line is split into
 /// runs of columns, and those into runs of channels (of whole vectors). What a task computes does not depend on the
 /// split.
-struct LineTasks {
-  std::int64_t lines, column_parts, channel_parts;
-
+class LineTasks {
+ public:
+  /// `y` lives as long.
   LineTasks(const Spatial& y, int workers, std::int64_t most_channels);
-  std::int64_t count() const { return lines * column_parts * channel_parts; }
-};
+  std::int64_t count() const { return lines_ * column_parts_ * channel_parts_; }
+  LineTask operator[](std::int64_t number) const;
 
-/// Part `index` of `parts` of `channels`, in whole vectors of 16.
-inline Share channel_share(std::int64_t channels, std::int64_t index, std::int64_t parts) {
-  const Share vectors = share_of((channels + 15) / 16, static_cast<int>(index), static_cast<int>(parts));
-  return {vectors.first * 16, vectors.last * 16 < channels ? vectors.last * 16 : channels};
-}
+ private:
+  const Spatial& y_;
+  std::int64_t lines_, column_parts_, channel_parts_;
+};
 
 }  // namespace ingot
