@@ -52,8 +52,6 @@ def _not_folded(network: Network, node: Node) -> str:
     made = _before(x)
     if made is None:
         return f"it follows {'no convolution or product' if x.node is None else x.node.op.name}"
-    if isinstance(made.maker.op, ConvTranspose) and made.maker.op.groups > 1:
-        return "it follows a transposed convolution in groups"
     if any(w.kind != "parameter" for w in made.weights):
         return "the weight or the bias before it is no parameter"
     read = [v for v in made.chain if len(v.uses) > 1 or network.is_output(v)]
@@ -135,11 +133,10 @@ def _folded(network: Network, node: Node) -> Value:
     assert made is not None
     maker, (weight, *rest), _ = made
     op: Any = maker.op
-    axis = int(isinstance(op, ConvTranspose) or (isinstance(op, Matmul) and not op.transpose_b))
     prior = rest[0] if rest else None
     scale, shift = _factors(node, prior)
     dtype = x.dtype
-    scaled = combine("scale", [unrounded(weight), scale], axis=axis).then("cast", dtype=dtype.name)
+    scaled = _outputs_scaled(op, weight, scale).then("cast", dtype=dtype.name)
     w = stored(network, scaled, weight.spec, f"{weight.name}.folded")
     name = prior.name if prior is not None else f"{weight.name.rpartition('.')[0] or weight.name}.bias"
     b = stored(network, shift.then("cast", dtype=dtype.name), Spec(mean.shape, dtype), f"{name}.folded")
@@ -148,3 +145,26 @@ def _folded(network: Network, node: Node) -> Value:
             return network.emit(op, (maker.inputs[0], w, b))  # type: ignore[no-any-return]
         y = F.add(network.emit(op, (maker.inputs[0], w)), b)
         return y if y.shape == x.shape else F.reshape(y, x.shape)  # type: ignore[no-any-return]
+
+
+def _outputs_scaled(op: Any, weight: Value, scale: Recipe) -> Recipe:
+    """The weight of a convolution or product, multiplied by a scale for each output."""
+    recipe = unrounded(weight)
+    if not isinstance(op, ConvTranspose):
+        return combine("scale", [recipe, scale], axis=int(isinstance(op, Matmul) and not op.transpose_b))
+    if op.groups == 1:
+        return combine("scale", [recipe, scale], axis=1)
+    inputs, outputs, *window = weight.shape  # of all groups, and of each: the scale is of all
+    each = int(inputs) // op.groups
+    swap = (0, 2, 1, *range(3, 3 + len(window)))
+    by_output = (
+        recipe.then("reshape", shape=(op.groups, each, outputs, *window))
+        .then("transpose", axes=swap)
+        .then("reshape", shape=(op.groups * int(outputs), each, *window))
+    )
+    scaled = combine("scale", [by_output, scale], axis=0)
+    return (
+        scaled.then("reshape", shape=(op.groups, outputs, each, *window))
+        .then("transpose", axes=swap)
+        .then("reshape", shape=weight.shape)
+    )
