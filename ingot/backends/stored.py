@@ -32,7 +32,7 @@ Where = dict[int, Array]  # the place of a part: its indices along axes that it 
 
 KEPT = 4  # steps whose operands a Reader keeps, for they are asked for one after the other
 MAX_WAY = 64  # steps to invert one after the other: a few in what ingot writes, thousands in what a stranger may
-GROWTH = 64  # how many times as many bytes as there are may be made of them: 1 to 5 in what ingot writes
+GROWTH = 64  # how many times as many bytes as there are may be made of them: 1 to 10 in what ingot writes
 SMALL = 64 << 20  # bytes that may be made in any case
 OPERAND = 1 << 8  # bytes that an operand of a step counts for in any case, which takes time too
 
@@ -300,9 +300,7 @@ class _Way:
 class _Search:
     """The ways back to values, those of the largest numbers first: what is made of a value has a larger one."""
 
-    def __init__(
-        self, made: Sequence[str | StepCall], specs: Mapping[int, Known], tensors: Mapping[int, str]
-    ) -> None:
+    def __init__(self, made: Sequence[str | StepCall], specs: Mapping[int, Known], tensors: Mapping[int, str]) -> None:
         self._made, self._specs = made, specs
         self.ways: dict[int, _Way] = {}  # of values that can be had
         self._parts: dict[int, list[_Part]] = {}  # of values that cannot

@@ -422,3 +422,21 @@ def test_a_refit_after_an_adapter(
         engine.refit(rest | pairs | {f"lora.lo.{v}.A": np.zeros((4, 32), np.int32)})
     with pytest.raises(RecipeError, match="do not fit a base of 16 outputs and 32 inputs"):
         engine.refit(rest | pairs | {f"lora.lo.{v}.A": np.zeros((4, 31), np.float32)})
+
+
+@pytest.mark.parametrize("much", [[1 << 30, 0], [1 << 58, 0]])
+def test_a_file_whose_recipe_makes_much_of_little(tmp_path: Path, much: list[int]) -> None:
+    """It is refused before anything of that size is allocated, and runs: a program reads stored tensors only."""
+    x = np.ones((4, 8), np.float32)
+    net, inputs = ingot.nn.Linear(8, 64), {"x": ingot.Spec((4, 8), "float32")}
+    engine = ingot.build(net, inputs, weights_from="random", progress=False, report=False)
+    steps = [["pad", 1, {"after": much, "in": [0]}], ["slice", 1, {"starts": [0, 0], "sizes": [64, 8], "in": [1]}],
+             ["pack_panels", 1, {"in": [2]}]]  # fmt: skip
+    weights = dict(engine.header["weights"])
+    weights["weight.packed"] = {"recipe": {"sources": ["weight"], "steps": steps}, "hash": []}
+    tensors = {name: engine.tensor(name) for name in weights}
+    engine.with_tensors({**engine.header, "weights": weights}, tensors).save(tmp_path / "much.ingot")
+    found = ingot.load(tmp_path / "much.ingot")
+    assert np.array_equal(*(next(iter(one(x).values())) for one in (found, engine)))
+    with pytest.raises(RecipeError, match="the file is damaged|is larger than any memory"):
+        found.refit({"weight": np.zeros((64, 8), np.float32)})
