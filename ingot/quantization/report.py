@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from ingot.backends.device import DEFAULT, Device
@@ -16,7 +17,7 @@ from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.passes.calibrated import Choice, Plan
 from ingot.quantization.chart import Bar, chart
-from ingot.quantization.pays import Pairs, is_faster, is_slower, run_in_turn
+from ingot.quantization.pays import SHORT, Pairs, is_faster, is_slower, run_in_turn
 from ingot.quantization.places import own_seconds_of, placed, seconds_of, word_of
 from ingot.quantization.running import Feeds, samples_of
 from ingot.quantization.tuning import Tuning, profiled
@@ -24,6 +25,7 @@ from ingot.strict_json import finite
 from ingot.written import check_folder, write_whole
 
 LEAST, PAIRS = 3, 7  # runs of both engines in turn, once they are warm: for a remark, and for a report
+BY_LAYER = 0.1  # seconds after which no more runs by layer begin than are needed
 UNTIL_CAPTURED = 2  # first runs on a GPU, which compile and are recorded
 KINDS = (".svg", ".json")
 
@@ -39,6 +41,7 @@ class Speed:
     batch: int  # samples of a run
     isa: str  # the level of instructions; of a GPU its name
     is_slower: bool = False  # whether int8 takes clearly longer, see `pays`
+    slower: tuple[str, ...] = ()  # the layers that do
 
     @property
     def ratio(self) -> float:
@@ -123,14 +126,13 @@ class Report:
 
     @property
     def slower(self) -> list[str]:
-        """The layers in int8 that took longer than in float, where that was measured."""
-        if self.speed is None:
-            return []
+        """The layers in int8 that took clearly longer than in float, where that was measured."""
         int8 = {choice.name for choice in self.plan.layers if choice.scale is not None}
-        return [name for name, a, b in self.speed.layers if name in int8 and b > a]
+        return [] if self.speed is None else [name for name in self.speed.slower if name in int8]
 
     def doubts(self, always: bool) -> list[str]:
-        """Words for what is no faster in int8 than in float, where that was measured: the whole run, and layers.
+        """Words for what int8 does not pay for, where that was measured: the whole run if it is no faster than in
+        float, and layers that are clearly slower.
 
         always: whether int8 was asked for all the same.
         """
@@ -138,7 +140,7 @@ class Report:
         if (speed := self.speed) is not None and speed.int8_ms > speed.float_ms * (1 - GAIN):
             found.append(f"int8: it does not pay on this machine: {speed}; {tune} keeps the faster type")
         if self.slower:
-            found.append(f"int8: no faster on this machine: {', '.join(self.slower)}; keep (--keep NAME) leaves layers "
+            found.append(f"int8: slower on this machine: {', '.join(self.slower)}; keep (--keep NAME) leaves layers "
                          f"float, {tune} those with which a run is faster")  # fmt: skip
         return found
 
@@ -213,9 +215,15 @@ def _times(before: float, after: float) -> str:
     return f"{before:.2f} → {after:.2f} ms"
 
 
+def _until(seconds: float) -> Callable[[], bool]:
+    """Whether so many seconds from now are not over yet."""
+    end = perf_counter() + seconds
+    return lambda: perf_counter() < end
+
+
 def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, precise: bool = True) -> Speed:
-    """An engine in int8 beside one in float on the same inputs, in turn, as a whole and, on the CPU, by layer: a GPU's
-    kernels join what stands around a layer.
+    """An engine in int8 beside one in float on the same inputs, in turn, as a whole and, on the CPU, by layer (of runs
+    below a millisecond on one thread): a GPU's kernels join what stands around a layer.
 
     precise: PAIRS runs. Else, on the CPU, the runs by layer if int8 is clearly faster in all of them, or what runs take
     of the processor on a thread alone: where other programs run, threads wait for each other, and how long a run takes
@@ -226,9 +234,13 @@ def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, precis
     given, where = placed(feeds, device), word_of(device)
     plain, int8 = (partial(seconds_of, session, given) for session in sessions)
     if device.runtime.name == DEFAULT:  # these warm up
-        layers, pairs = profiled(*sessions, feeds, names)
+        layers, pairs, slower = profiled(*sessions, feeds, names, more=_until(BY_LAYER))
+        if min(map(min, pairs)) < SHORT:  # threads that wake take longer than a layer
+            alone = other.session(1), engine.session(1)
+            layers, _, slower = profiled(*alone, feeds, names, more=_until(BY_LAYER))
+        pairs = pairs[:LEAST]
     else:
-        layers, pairs = [], Pairs()
+        layers, pairs, slower = [], Pairs(), ()
         for run in (plain, int8):
             for _ in range(UNTIL_CAPTURED + 1):
                 run()
@@ -238,4 +250,4 @@ def measured(engine: Engine, other: Engine, feeds: Feeds, device: Device, precis
         plain, int8 = (partial(own_seconds_of, one.session(1), feeds) for one in (other, engine))
         pairs, where = run_in_turn(plain, int8, LEAST, warm=True), f"{where}, one thread"
     one, two = (min(times) * 1e3 for times in zip(*pairs, strict=True))
-    return Speed(one, two, tuple(layers), samples_of(engine, feeds), where, is_slower(pairs))
+    return Speed(one, two, tuple(layers), samples_of(engine, feeds), where, is_slower(pairs), slower)

@@ -19,14 +19,15 @@ from ingot.builder.measurements import GAIN, NUMBER, Clock, damaged, in_turn, is
 from ingot.engine.session import Engine, Session
 from ingot.errors import FileError
 from ingot.ir import Network
+from ingot.quantization.pays import SHORT_CALL, Pairs, is_slower
 from ingot.quantization.places import placed, seconds_of, word_of
 from ingot.quantization.running import Feeds
 from ingot.version import __version__
 
 PART = "int8"  # of a file of measurements
 SHARE = 0.6  # of the seconds; the others are for the algorithms of convolutions
-PROFILES = 3  # profiled runs of both engines, at least
-MANY, MOST, PART_OF_TIME = 7, 25, 0.1  # for tuning, which goes by layers: at least, at most, and of the time where more
+PROFILES, MOST = 3, 100  # profiled runs of both engines, at least and at most
+MANY, PART_OF_TIME = 7, 0.1  # for tuning, which goes by layers: at least, and of the time where more
 WHY = "it is not faster in int8, as measured"
 
 
@@ -132,12 +133,13 @@ def tuned(
 
 
 class Profiled(NamedTuple):
-    """Milliseconds in float and in int8 by layer (name, float, int8), each the least of some runs; and seconds of all
-    calls of each pair of runs together.
+    """Milliseconds in float and in int8 by layer (name, float, int8), each the least of some runs; seconds of all
+    calls of each pair of runs together; and the layers that take clearly longer in int8, see `pays`.
     """
 
     layers: list[tuple[str, float, float]]
-    runs: list[tuple[float, float]]
+    runs: Pairs
+    slower: tuple[str, ...] = ()
 
 
 def profiled(
@@ -148,19 +150,20 @@ def profiled(
 
     least: how many of each; and as long as there shall be more, up to MOST.
     """
-    runs: tuple[list[dict[str, float]], ...] = ([], [])
-    while len(runs[0]) < least or (len(runs[0]) < MOST and more()):
-        for session, found in zip((plain, int8), runs, strict=True):
-            found.append(_by_place(session.profile(feeds)))
-    one, two = ({name: min(run[name] for run in some if name in run) for name in some[0]} for some in runs)
-    layers = [(name, one[name], two[name]) for name in names if name in one and name in two]
-    return Profiled(layers, [(sum(a.values()) / 1e3, sum(b.values()) / 1e3) for a, b in zip(*runs, strict=True)])
+    runs: list[tuple[dict[str, float], dict[str, float]]] = []
+    while len(runs) < least or (len(runs) < MOST and more()):
+        runs.append((_by_place(plain.profile(feeds)), _by_place(int8.profile(feeds))))
+    by_layer = {name: [(a[name], b[name]) for a, b in runs if name in a and name in b] for name in names}
+    by_layer = {name: pairs for name, pairs in by_layer.items() if pairs}
+    layers = [(name, *(min(times) * 1e3 for times in zip(*pairs, strict=True))) for name, pairs in by_layer.items()]
+    slower = tuple(name for name, pairs in by_layer.items() if is_slower(pairs, SHORT_CALL))
+    return Profiled(layers, [(sum(a.values()), sum(b.values())) for a, b in runs], slower)
 
 
 def _by_place(calls: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Milliseconds by module path."""
+    """Seconds by module path."""
     found: dict[str, float] = {}
     for call in calls:
         where = call.get("where") or ""
-        found[where] = found.get(where, 0.0) + call["ns"] / 1e6
+        found[where] = found.get(where, 0.0) + call["ns"] / 1e9
     return found

@@ -66,7 +66,7 @@ def test_a_first_run_of_each_does_not_count_where_they_are_cold() -> None:
 def _pretend(monkeypatch: pytest.MonkeyPatch, pairs: Any) -> None:
     """Whatever is measured is this."""
     monkeypatch.setattr(report, "run_in_turn", lambda *_, **__: pairs)
-    monkeypatch.setattr(report, "profiled", lambda *_: Profiled(LAYERS, pairs))
+    monkeypatch.setattr(report, "profiled", lambda *_, **__: Profiled(LAYERS, pairs, ("stem",)))
 
 
 def _built(monkeypatch: pytest.MonkeyPatch, pairs: Any, **words: Any) -> Engine:
@@ -108,7 +108,7 @@ def test_int8_that_was_asked_for_is_taken_and_doubted(monkeypatch: pytest.Monkey
     engine = _built(monkeypatch, SLOWER, always_int8=True)
     plan = Plan.of(engine.config)
     assert plan is not None and {c.type for c in plan.layers} == {"int8"}
-    said = [line for line in engine.log if "it does not pay" in line or "no faster" in line]
+    said = [line for line in engine.log if "it does not pay" in line or "int8: slower" in line]
     assert "a run of 4 sample(s) takes 12 ms, and 10 ms in float (" in said[0]
     assert "; in its place tune (--tune SECONDS) keeps the faster type" in said[0]
     assert "on this machine: stem; keep (--keep NAME) leaves layers float, in its place tune (--tune" in said[1]

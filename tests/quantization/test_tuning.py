@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,12 +119,52 @@ def test_a_layer_is_no_slower_for_single_runs(monkeypatch: pytest.MonkeyPatch) -
     assert len(more.runs) == tuning.MOST
 
 
+def test_only_layers_that_are_clearly_slower_are_named() -> None:
+    """Not those that are so in some runs, or by little, or too short to tell."""
+    in_int8 = {"slower": [6, 6, 6, 6], "once": [6, 5, 5, 6], "little": [5.2] * 4, "short": [0.9] * 4, "faster": [4] * 4}
+    runs = Counter[str]()
+
+    def session(name: str) -> Session:
+        def profile(_: Any) -> list[dict[str, Any]]:
+            runs[name] += 1
+            plain = {layer: 0.5 if layer == "short" else 5 for layer in in_int8}
+            now = plain if name == "plain" else {layer: some[runs[name] % 4] for layer, some in in_int8.items()}
+            return [{"where": layer, "ns": int(1e3 * us)} for layer, us in now.items()]
+
+        return cast(Session, SimpleNamespace(profile=profile))
+
+    found = tuning.profiled(session("plain"), session("int8"), {}, list(in_int8), more=lambda: True)
+    assert found.slower == ("slower",) and len(found.runs) == tuning.MOST
+    assert {name: int8 for name, _, int8 in found.layers}["once"] == pytest.approx(5e-3)
+
+
+def test_runs_too_short_for_threads_are_told_by_layer_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wake take longer than a layer."""
+    network, weights = net()
+
+    def told(seconds: float) -> list[tuple[int, int]]:
+        """The threads of both sessions, whenever layers were measured; what was measured last counts."""
+        threads: list[tuple[int, int]] = []
+
+        def profiled(plain: Session, int8: Session, *_: Any, **__: Any) -> tuning.Profiled:
+            threads.append((plain.threads, int8.threads))
+            return tuning.Profiled([], [(seconds, seconds)] * 3, (str(len(threads)),))
+
+        monkeypatch.setattr(report, "profiled", profiled)
+        speed = ingot.quantize(network, batches(), weights=weights, always_int8=True).calibrated.speed
+        assert speed is not None and speed.slower == (str(len(threads)),)
+        return threads
+
+    assert len(told(2e-3)) == 1
+    assert told(5e-4)[1:] == [(1, 1)]
+
+
 @pytest.mark.parametrize("pairs", [[(0.010, 0.012)] * 5, [(0.010, 0.008)] * 5])
 def test_tuning_ends_where_a_build_without_it_does_if_there_is_no_time(monkeypatch: pytest.MonkeyPatch, pairs: Any,
                                                                        tmp_path: Path) -> None:  # fmt: skip
     """The net stays float that is clearly slower in int8; and it is said which layers were not tried."""
     monkeypatch.setattr(report, "run_in_turn", lambda *_, **__: pairs)
-    monkeypatch.setattr(report, "profiled", lambda *_: tuning.Profiled([], pairs))
+    monkeypatch.setattr(report, "profiled", lambda *_, **__: tuning.Profiled([], pairs))
     slow = [("stem", 1.0, 2.0), ("block", 2.0, 1.0)]
     monkeypatch.setattr(tuning, "profiled", lambda *_: tuning.Profiled(slow, pairs))
     network, weights = net()
