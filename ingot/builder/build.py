@@ -527,7 +527,7 @@ def build_network(
         calibrate: plans which layers compute in int8. The portable network stays that of floats; the config has the
             plan.
         kv: how caches are stored, in the portable network too.
-        tune: measures which algorithms of convolutions are the fastest, on the arrays of the calibration or the report.
+        tune: measures what convolutions and products are fastest with, on the arrays of the calibration or the report.
 
     Raises NetworkError, RecipeError, KernelRefused; UserError when no weight can be stored in the format.
     """

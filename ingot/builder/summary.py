@@ -39,7 +39,7 @@ class Summary:
         notes: what an importer left out or changed.
         host_share: of the time of a run, on the inputs of the report or seeded ones, what host calls take: 0.0 … 1.0.
             None: there are none, or it was not measured.
-        tuned: what was measured of the algorithms of convolutions, where it was.
+        tuned: what was measured of convolutions and products, where it was.
     """
 
     ops: int
@@ -202,7 +202,10 @@ COMPUTED_CONVOLUTION = Remark(
     "make the weight a parameter, where it does not depend on inputs",
 )  # fmt: skip
 COMPUTED_AGAIN = Remark(
-    "weights computed in every run", "weights", (), 1,
+    "weights computed in every run",
+    "weights",
+    (),
+    1,
     "what depends on weights alone is computed by every run anew",
     "compute it before the export, and keep the result as a parameter",
 )

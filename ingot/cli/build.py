@@ -134,22 +134,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     seconds[OTHER] = max(0.0, perf_counter() - begun - sum(seconds.values()))
     out.detail(f"start: interpreter and imports {started:.3f} s")
     out.note(phases(seconds))
-    out.left_out(engine.config.get("left_out", ()))
-    for converted in engine.config.get("converted", ()):
-        out.note(converted)
-    said = [line for line in engine.log if line.startswith(("tune: ", "int8: "))]
-    for line in said:
-        out.note(line)
-    if engine.summary is not None:  # None: the source is an engine, which was built before
-        out.text(printable_lines(engine.summary))
-    if engine.calibrated is not None:
-        out.text(printable_lines(engine.calibrated))
-    if args.report is not None and args.data is None:
-        if engine.report is None:
-            raise UserError(f"{args.source} is an engine, whose report its build gave: build its source to have one")
-        _lazy.load("ingot.quantization.report:write_accuracy")(engine.report, args.report)
-    if engine.report is not None:
-        out.text(str(engine.report) + "\n")
+    _say_built(engine, args, out)
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")
     if kernels is not None:
         _say_kernels(kernels, device, out)
@@ -163,9 +148,31 @@ def run(args: argparse.Namespace, out: Output) -> None:
             **({} if kernels is None else {"kernels": kernels.json()}),
             **({} if engine.calibrated is None else {"quantization": engine.calibrated.json()}),
             **summary,
-            "notes": [*summary.get("notes", ()), *said],
+            "notes": [*summary.get("notes", ()), *_remarks(engine)],
         }
     )
+
+
+def _remarks(engine: Any) -> list[str]:
+    """What the build says of its measurements and of int8."""
+    return [line for line in engine.log if line.startswith(("tune: ", "int8: "))]
+
+
+def _say_built(engine: Any, args: argparse.Namespace, out: Output) -> None:
+    """What the engine is and how near it comes to its source; the file of --report. Raises UserError, FileError."""
+    out.left_out(engine.config.get("left_out", ()))
+    for line in (*engine.config.get("converted", ()), *_remarks(engine)):
+        out.note(line)
+    if engine.summary is not None:  # None: the source is an engine, which was built before
+        out.text(printable_lines(engine.summary))
+    if engine.calibrated is not None:
+        out.text(printable_lines(engine.calibrated))
+    if args.report is not None and args.data is None:
+        if engine.report is None:
+            raise UserError(f"{args.source} is an engine, whose report its build gave: build its source to have one")
+        _lazy.load("ingot.quantization.report:write_accuracy")(engine.report, args.report)
+    if engine.report is not None:
+        out.text(str(engine.report) + "\n")
 
 
 def _device(args: argparse.Namespace) -> Any:

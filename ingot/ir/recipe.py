@@ -183,7 +183,14 @@ def _call_from_json(obj: Any, values: int) -> StepCall:
     )
     given = {k: v for k, v in args.items() if k != "in"}
     found = versions.current(
-        f"step {name}", version, given, step.version, step.fields, step.defaults, step.upgrade, RecipeError,
+        f"step {name}",
+        version,
+        given,
+        step.version,
+        step.fields,
+        step.defaults,
+        step.upgrade,
+        RecipeError,
         "arguments",
     )
     return _call(step, tuple(inputs), {k: _from_json(v) for k, v in found.items()})
@@ -301,16 +308,6 @@ def evaluate(recipe: Recipe, parameters: Mapping[str, Array], small: Small | Non
     if not recipe.steps:
         return recipe._source(parameters, recipe.sources[0])  # type: ignore[no-any-return]
     return np.asarray(values[first_step + len(recipe.steps) - 1], order="C")
-
-
-def invert_last(recipe: Recipe, array: Array, sources: Mapping[str, Known]) -> list[Array]:
-    """The operands of the last step, from the stored array. Raises RecipeError when that step loses bits."""
-    require(bool(recipe.steps), "a recipe without steps has nothing to invert")
-    call = recipe.steps[-1]
-    if call.step.inverse is None:
-        raise RecipeError(f"step {call.name} has no inverse")
-    known = recipe.infer_all(sources)
-    return call.step.inverse(array, [known[i] for i in call.inputs], **dict(call.args))
 
 
 def _possible(known: Known) -> Known:

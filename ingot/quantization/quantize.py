@@ -239,7 +239,7 @@ class Calibration:
 
     @property
     def tune(self) -> Tune | None:
-        """What chooses the algorithms of convolutions, of the kernels of this machine's processor."""
+        """What chooses what convolutions and products take, of the kernels of this machine's processor."""
         return None if self.budget is None or self.device.runtime.name != DEFAULT else Tune(self.budget)
 
     def __call__(self, network: Network, weights: Mapping[str, Array], phases: Phases) -> Calibrated:

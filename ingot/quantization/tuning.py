@@ -25,7 +25,7 @@ from ingot.quantization.running import Feeds
 from ingot.version import __version__
 
 PART = "int8"  # of a file of measurements
-SHARE = 0.6  # of the seconds; the others are for the algorithms of convolutions
+SHARE = 0.6  # of the seconds; the others are for what convolutions and products take
 PROFILES, MOST = 3, 100  # profiled runs of both engines, at least and at most
 MANY, PART_OF_TIME = 7, 0.1  # for tuning, which goes by layers: at least, and of the time where more
 WHY = "it is not faster in int8, as measured"
