@@ -2,6 +2,7 @@
 //
 // Slots are checked as they are used: a bad one ends the run in a typed error and no memory outside the cache is touched.
 // Slot -1 is padding.
+#include <algorithm>
 #include <cmath>
 
 #include "kv_cache.h"
@@ -134,16 +135,34 @@ void require_rope(const char* kernel, const TensorView& x, const TensorView& cos
   require_dense_rows(kernel, "sin", sin);
 }
 
-/// Rotates all heads of a worker's share of the tokens (or of the heads, when there is one token).
+/// How heads of a token, from that one on, are rotated; to where is left open.
+Rotation rotation_of(const TensorView& x, std::int64_t token, std::int64_t head, std::int64_t heads, const TensorView& cos, const TensorView& sin,
+                     bool interleaved) {
+  Rotation r{};
+  r.x = x.at(token * x.stride[0] + head * x.stride[1]);
+  r.x_stride = x.stride[1];
+  r.dtype = x.dtype;
+  r.cos = cos.as<const float>() + token * cos.stride[0];
+  r.sin = sin.as<const float>() + token * sin.stride[0];
+  r.half = cos.shape[1];
+  r.width = x.shape[2];
+  r.heads = heads;
+  r.interleaved = interleaved;
+  return r;
+}
+
+/// Rotates a worker's share of the heads of all tokens, a token's at a time.
 void run_rope(const AttentionTable& table, bool interleaved, const TensorView& x, const TensorView& cos, const TensorView& sin,
               const TensorView& y, const Worker& worker) {
   const std::int64_t heads = x.shape[1];
   const Share share = share_of(x.shape[0] * heads, worker.index, worker.count);
-  for (std::int64_t i = share.first; i < share.last; ++i) {
+  for (std::int64_t i = share.first, count; i < share.last; i += count) {
     const std::int64_t token = i / heads, head = i % heads;
-    table.rope(x.at(token * x.stride[0] + head * x.stride[1]), x.dtype, cos.as<const float>() + token * cos.stride[0],
-               sin.as<const float>() + token * sin.stride[0], cos.shape[1], x.shape[2], interleaved,
-               y.at(token * y.stride[0] + head * y.stride[1]));
+    count = std::min(heads - head, share.last - i);
+    Rotation r = rotation_of(x, token, head, count, cos, sin, interleaved);
+    r.y = y.at(token * y.stride[0] + head * y.stride[1]);
+    r.y_stride = y.stride[1];
+    table.rope(r);
   }
 }
 
@@ -270,8 +289,9 @@ class RopeKvWrite final : public Kernel {
       const std::int64_t slot = writer.slot(token, "rope_kv_write: slot out of range", worker);
       if (slot < 0) continue;
       for (std::int64_t head = heads.first; head < heads.last; ++head) {
-        table_.rope(k.at(token * k.stride[0] + head * k.stride[1]), k.dtype, cos.as<const float>() + token * cos.stride[0],
-                    sin.as<const float>() + token * sin.stride[0], cos.shape[1], k.shape[2], interleaved_, memory.rotated);
+        Rotation r = rotation_of(k, token, head, 1, cos, sin, interleaved_);
+        r.y = memory.rotated;
+        table_.rope(r);
         writer.write(slot, head, memory.rotated, v.at(token * v.stride[0] + head * v.stride[1]), k.dtype, v.dtype, memory.head);
       }
     }

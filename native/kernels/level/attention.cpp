@@ -167,39 +167,56 @@ void fold(const AttentionTask& task, std::int64_t segment) {
 
 // ---- rotary embedding ----
 
-template <class T>
-void rotate_halves(const T* x, const float* cos, const float* sin, std::int64_t half, T* y) {
-  for (std::int64_t i = 0; i < half; i += kLanes) {
-    const Vec a = load_tail(x, i, half), b = load_tail(x + half, i, half);
-    const Vec c = load_tail(cos, i, half), s = load_tail(sin, i, half);
-    store_tail(y, i, half, fnma(b, s, a * c));
-    store_tail(y + half, i, half, fma(a, s, b * c));
+/// One vector of each half of all heads, by the same cosines and sines. kWhole: all of its lanes are in the half.
+template <bool kWhole, class T>
+INGOT_INLINE void rotate_vectors(const Rotation& r, const T* x, T* y, std::int64_t i) {
+  const auto read = [&](const auto* from) __attribute__((always_inline)) {
+    if constexpr (kWhole) return load(from + i);
+    else return load_tail(from, i, r.half);
+  };
+  const auto write = [&](T* to, Vec v) __attribute__((always_inline)) {
+    if constexpr (kWhole) store(to + i, v);
+    else store_tail(to, i, r.half, v);
+  };
+  const Vec c = read(r.cos), s = read(r.sin);
+  for (std::int64_t head = 0; head < r.heads; ++head, x += r.x_stride, y += r.y_stride) {
+    const Vec a = read(x), b = read(x + r.half);
+    write(y, fnma(b, s, a * c));
+    write(y + r.half, fma(a, s, b * c));
   }
 }
 
 template <class T>
-void rotate_pairs(const T* x, const float* cos, const float* sin, std::int64_t half, T* y) {
-  for (std::int64_t i = 0; i < half; ++i) {
-    const float a = load_one(x + 2 * i), b = load_one(x + 2 * i + 1);
-    store_one(y + 2 * i, a * cos[i] - b * sin[i]);
-    store_one(y + 2 * i + 1, b * cos[i] + a * sin[i]);
+void rotate_halves(const Rotation& r, const T* x, T* y) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= r.half; i += kLanes) rotate_vectors<true>(r, x, y, i);
+  if (i < r.half) rotate_vectors<false>(r, x, y, i);
+}
+
+template <class T>
+void rotate_pairs(const Rotation& r, const T* x, T* y) {
+  for (std::int64_t head = 0; head < r.heads; ++head, x += r.x_stride, y += r.y_stride) {
+    for (std::int64_t i = 0; i < r.half; ++i) {
+      const float a = load_one(x + 2 * i), b = load_one(x + 2 * i + 1);
+      store_one(y + 2 * i, a * r.cos[i] - b * r.sin[i]);
+      store_one(y + 2 * i + 1, b * r.cos[i] + a * r.sin[i]);
+    }
   }
 }
 
 template <class T>
-void rotate(const T* x, const float* cos, const float* sin, std::int64_t half, std::int64_t width, bool interleaved, T* y) {
-  interleaved ? rotate_pairs(x, cos, sin, half, y) : rotate_halves(x, cos, sin, half, y);
-  if (y != x) convert_row(x + 2 * half, y + 2 * half, width - 2 * half);
+void rotate(const Rotation& r) {
+  const T* x = (const T*)r.x;
+  T* y = (T*)r.y;
+  r.interleaved ? rotate_pairs(r, x, y) : rotate_halves(r, x, y);
+  if (y == x || r.width == 2 * r.half) return;
+  for (std::int64_t head = 0; head < r.heads; ++head, x += r.x_stride, y += r.y_stride) convert_row(x + 2 * r.half, y + 2 * r.half, r.width - 2 * r.half);
 }
 
-void rope(const void* x, DType dtype, const float* cos, const float* sin, std::int64_t half, std::int64_t width,
-          bool interleaved, void* y) {
-  if (dtype == DType::float32)
-    rotate((const float*)x, cos, sin, half, width, interleaved, (float*)y);
-  else if (dtype == DType::bfloat16)
-    rotate((const bfloat16*)x, cos, sin, half, width, interleaved, (bfloat16*)y);
-  else
-    rotate((const float16*)x, cos, sin, half, width, interleaved, (float16*)y);
+void rope(const Rotation& r) {
+  if (r.dtype == DType::float32) rotate<float>(r);
+  else if (r.dtype == DType::bfloat16) rotate<bfloat16>(r);
+  else rotate<float16>(r);
 }
 
 }  // namespace

@@ -96,6 +96,17 @@ struct AttentionChunk {
   const void* v_ahead[kChunkGroups];
 };
 
+/// Heads of a token, y = x rotated by the same angles: cos and sin hold `half` values, elements from 2 * half on pass through.
+struct Rotation {
+  const void* x;
+  void* y;                          // x itself, or apart from it
+  std::int64_t x_stride, y_stride;  // elements from head to head
+  DType dtype;                      // of both
+  const float *cos, *sin;
+  std::int64_t half, width, heads;
+  bool interleaved;
+};
+
 struct AttentionTable {
   void (*begin)(const AttentionTask& task);  // reads q
   void (*clear)(const AttentionTask& task);
@@ -103,9 +114,7 @@ struct AttentionTable {
   /// Adds the sums of rows that see tokens of the segment to their totals; a row's first segment becomes its totals.
   void (*fold)(const AttentionTask& task, std::int64_t segment);
   void (*finish)(const AttentionTask& task);
-  /// y = x rotated; cos and sin hold `half` values, elements from 2 * half on pass through.
-  void (*rope)(const void* x, DType dtype, const float* cos, const float* sin, std::int64_t half, std::int64_t width,
-               bool interleaved, void* y);
+  void (*rope)(const Rotation& rotation);
   void (*convert)(const void* x, DType x_dtype, void* y, DType y_dtype, std::int64_t count);
   /// y = x / scale, rounded to whole numbers up to 127, and zeros up to padded_width(count). The scale that it returns is the
   /// greatest magnitude / 127: NaN when an element is not finite.
