@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
 from typing import Any
 
@@ -82,6 +82,8 @@ def own_threads(torch: Any) -> int:
 class Settings:
     """torch's settings for the whole process that sessions need: so while any runs, and as they were after the last.
 
+    They are set where a process has forbidden that outside of a context, as torch's own tests do: this is one.
+
     wanted: what is set, from torch: objects, the names of their attributes, and the values.
     """
 
@@ -94,7 +96,7 @@ class Settings:
     @contextmanager
     def __call__(self, torch: Any) -> Iterator[None]:
         """While a run lasts."""
-        with self._lock:
+        with self._lock, _allowed(torch):
             if not self._running:
                 self._before = []
                 try:
@@ -109,10 +111,17 @@ class Settings:
         try:
             yield
         finally:
-            with self._lock:
+            with self._lock, _allowed(torch):
                 self._running -= 1
                 if not self._running:
                     _set(self._before)
+
+
+def _allowed(torch: Any) -> AbstractContextManager[None]:
+    """Where torch lets settings be changed, though torch.backends.disable_global_flags() was called."""
+    allow = getattr(torch.backends, "__allow_nonbracketed_mutation", nullcontext)  # what its own contexts do
+    found: AbstractContextManager[None] = allow()
+    return found
 
 
 def _set(values: list[tuple[Any, str, Any]]) -> None:
@@ -149,7 +158,7 @@ class Threads:
             yield
         finally:
             _tell(torch, before)
-            with self._lock:
+            with self._lock, _allowed(torch):
                 self._running -= 1
                 self._used -= mine
 

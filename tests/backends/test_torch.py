@@ -498,9 +498,23 @@ def test_settings_are_as_before_when_one_cannot_be_set() -> None:
     place = SimpleNamespace(word="old")
     settings = Settings(lambda _: [(place, "word", "new"), (Refuses(), "word", "new")])
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="new"), settings(None):
+        with pytest.raises(RuntimeError, match="new"), settings(torch):
             raise AssertionError("it does not run")
         assert place.word == "old"
+
+
+@pytest.mark.parametrize("exact", [_exact_on_cpu, _exact_on_gpu], ids=["cpu", "gpu"])
+def test_settings_of_a_process_that_froze_them(
+    exact: Settings, words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As whoever imports torch's own tests does."""
+    place = words["mkldnn.matmul" if exact is _exact_on_cpu else "cuda.matmul"]
+    words[""].fp32_precision = "tf32"  # whether that is the place's own word, torch tells only when it is changed
+    with monkeypatch.context() as frozen:
+        frozen.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", False)
+        with exact(torch):
+            assert place.fp32_precision == "ieee" and torch.backends.flags_frozen()
+        assert place.fp32_precision == "tf32" and torch.backends.flags_frozen()
 
 
 def test_a_callers_autocast_changes_no_bit() -> None:
