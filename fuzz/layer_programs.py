@@ -64,7 +64,8 @@ def matmul_packed() -> Iterator[Template]:
         t = Template(f"matmul_packed.strassen.{epilogue}")
         lead = [t.size("b", 0, 3), t.value("m", calc("*", 2, t.size("pairs", 0, 75)))]
         k, n = t.value("k", calc("*", 2, t.size("half", 1, 420))), t.size("n", 33, 140)
-        x, w = t.input("x", [*lead, k], "float32"), t.weight("w", panels(n, k, "float32"), "float32")
+        dtype = t.choice("dtype", "float32", "float16")
+        x, w = t.input("x", [*lead, k], dtype), t.weight("w", panels(n, k, "float32"), dtype)
         more, expression = extras(t, epilogue, [*lead, n])
         y = t.result([*lead, n], t.choice("y_dtype", *FLOATS))
         t.call("matmul_packed", [x, w, *more], [y], n=n, k=k, parts=1, algorithm=STRASSEN, epilogue=expression)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _native
-from ingot.backends.cpu.product import DIRECT, ORDERS, SPLITS, STRASSEN, can_pair, of_one_sample
+from ingot.backends.cpu.product import DIRECT, ORDERS, PAIRED, SPLITS, STRASSEN, can_pair, of_one_sample
 from ingot.backends.cpu.spatial import ALGORITHMS
 from ingot.backends.device import DEFAULT, Device
 from ingot.backends.native import processors
@@ -222,7 +222,8 @@ def _of_product(program: Program, call: Mapping[str, Any]) -> tuple[str, ...]:
     params = call["params"]
     if params.get("algorithm") == STRASSEN:
         return DIRECT, *(word for word, (name, _) in LOOPS.items() if name == "split")
-    if {_buffer(program, number)["dtype"] for number in call["in"][:2]} != {"float32"} or params["parts"] != 1:
+    x, weight = (_buffer(program, number)["dtype"] for number in call["in"][:2])
+    if x != weight or x not in PAIRED or params["parts"] != 1:
         return tuple(LOOPS)
     shape = program["buffers"][call["in"][0]]["shape"]
     paired = len(shape) > 2 and isinstance(shape[-2], int) and can_pair(shape[-2], params["n"], params["k"])

@@ -40,7 +40,7 @@ class MatmulPacked final : public Kernel {
     require(row_stride(x, y).has_value(), name, "rows of x must be equally far apart");
     require(row_stride(y, y).has_value(), name, "rows of y must be equally far apart");
     require_extras(name, in, first_extra(), y);
-    if (strassen_ && Strassen::pairs(y)) strassen_->prepare(reinterpret_cast<const float*>(in[1].as<std::byte>()));
+    if (strassen_ && Strassen::pairs(y)) strassen_->prepare(in[1].as<std::byte>(), threads);
     const std::int64_t rows = by_strassen(y) ? std::min(rows_of(y), kPairRows) : rows_of(y);  // of the direct product
     std::size_t product = product_scratch(blocking_, at_once(in[0], rows), units(), k_, parts_, threads);
     if (by_strassen(y)) product = std::max(product, strassen_->scratch());
@@ -118,9 +118,9 @@ class MatmulPacked final : public Kernel {
       job.product.rows = half + job.pairs;
       job.product.units = across.last - across.first;
       job.product.parts = 1;
-      Magnitudes magnitudes[kPairRows][2];
-      job.magnitudes = magnitudes;
-      strassen_->run(job, across.first);
+      bool taken[kPairRows][2];
+      job.taken = taken;
+      strassen_->run(job, in[1].as<std::byte>(), across.first);
       multiply_apart(in, y, job, row, across, memory);
     }
   }
@@ -129,11 +129,10 @@ class MatmulPacked final : public Kernel {
   void multiply_apart(Views in, const TensorView& y, const StrassenJob& job, std::int64_t row, Share across, const ProductMemory& memory) const {
     const Share right{across.first + strassen_->units(), across.last + strassen_->units()};
     for (const int lower : {0, 1}) {
-      const auto taken = [&](std::int64_t i) { return strassen_->takes_row(job.magnitudes[i][lower], job.magnitudes[i][1 - lower]); };
       const std::int64_t first = row + lower * job.partner_row;
       for (std::int64_t i = 0, next = 0; i < job.pairs; i = next) {
-        const bool by_pairs = taken(i);
-        while (next < job.pairs && taken(next) == by_pairs) ++next;
+        const bool by_pairs = job.taken[i][lower];
+        while (next < job.pairs && job.taken[next][lower] == by_pairs) ++next;
         if (by_pairs) continue;
         multiply(in, y, {first + i, first + next}, across, memory);
         multiply(in, y, {first + i, first + next}, right, memory);
@@ -189,10 +188,9 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   require_dtype(name, "the scales", scales, {DType::float32, DType::float16});
   Epilogue epilogue(params, parts, in.subspan(1 + weight.operands()), out, level);
   params.done();
-  const bool floats = in[0].dtype == DType::float32 && in[1].dtype == DType::float32 && parts == 1;
-  const bool by_pairs = strassen && floats && in[1].constant && Strassen::takes(n, k);
+  const bool by_pairs = strassen && parts == 1 && in[1].constant && Strassen::takes(in[0].dtype, in[1].dtype, n, k);
   return std::make_unique<MatmulPacked>(n, k, parts, order, split, weight, std::move(epilogue), product_for(level, in[0].dtype, in[1].dtype),
-                                        by_pairs ? std::make_unique<Strassen>(n, k, level) : nullptr);
+                                        by_pairs ? std::make_unique<Strassen>(in[0].dtype, n, k, level) : nullptr);
 }
 
 /// An operand of a product as two dimensions behind its batches, and how its k lies.

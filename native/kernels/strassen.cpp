@@ -1,65 +1,67 @@
-// The sums of a weight's panels for Strassen's step.
+// What is made of a weight once for Strassen's step.
 #include "strassen.h"
 
 #include <algorithm>
-#include <cmath>
+#include <atomic>
 #include <utility>
 #include <vector>
 
+#include "../src/thread_pool.h"
+#include "check.h"
+
 namespace ingot {
 
-/// Whether no value is too great, or not a number, outputs bear their partners, and the two values of k that are added are near.
-bool Strassen::suits(const float* panels) const {
-  std::vector<float> inputs(static_cast<std::size_t>(k_));
-  std::vector<Magnitudes> outputs(static_cast<std::size_t>(2 * units_ * kPanel));
-  for (std::int64_t panel = 0; panel < 2 * units_; ++panel)
-    for (std::int64_t i = 0; i < k_; ++i)
-      for (std::int64_t column = 0; column < kPanel; ++column, ++panels) {
-        const float magnitude = std::abs(*panels);
-        if (!(magnitude <= kMostOfWeights)) return false;
-        float& input = inputs[static_cast<std::size_t>(i)];
-        Magnitudes& output = outputs[static_cast<std::size_t>(panel * kPanel + column)];
-        input = std::max(input, magnitude);
-        output = {std::max(output.greatest, magnitude), output.sum + magnitude};
-      }
-  for (std::size_t left = 0, right = outputs.size() / 2; right < static_cast<std::size_t>(n_); ++left, ++right)
-    if (!bears(outputs[left], outputs[right]) || !bears(outputs[right], outputs[left])) return false;
-  for (std::int64_t block = 0; block < pairs_of_blocks(k_); ++block) {
-    const std::int64_t depth = half_depth(k_, block), begin = block * 2 * kPairDepth;
-    for (std::int64_t i = begin; i < begin + depth; ++i)
-      if (!near(inputs[static_cast<std::size_t>(i)], inputs[static_cast<std::size_t>(i + depth)])) return false;
-  }
-  return true;
+namespace {
+
+/// Calls of the pool's workers, each with its own share.
+template <class Work>
+void by_workers(int threads, const Work& work) {
+  ThreadPool::get(threads).run([](void* context, int worker) { (*static_cast<const Work*>(context))(worker); }, const_cast<Work*>(&work));
 }
 
-void Strassen::prepare(const float* panels) const {
+}  // namespace
+
+void Strassen::prepare(const std::byte* panels, int threads) const {
   std::call_once(once_, [&] {
-    if (!suits(panels)) return;
-    Pages pages(static_cast<std::size_t>(units_ * unit_floats()) * sizeof(float), "the sums of a weight for Strassen's algorithm");
-    float* to = reinterpret_cast<float*>(pages.data());
-    for (std::int64_t unit = 0; unit < units_; ++unit)
-      for (std::int64_t block = 0; block < pairs_of_blocks(k_); ++block) {
-        const std::int64_t size = half_depth(k_, block) * kPanel, begin = block * 2 * kPairDepth * kPanel;
-        const float *left = panels + unit * k_ * kPanel + begin, *right = left + units_ * k_ * kPanel;
-        for (std::int64_t i = 0; i < size; ++i) {
-          const float b11 = left[i], b21 = left[size + i], b12 = right[i], b22 = right[size + i];
-          const double t1 = double{b12} - b11, t2 = b22 - t1;
-          const float all[kStrassenProducts] = {b11,  b21, static_cast<float>(t2), static_cast<float>(t1), b22, static_cast<float>(double{b22} - b12),
-                                                static_cast<float>(b21 - t2)};
-          for (int product = 0; product < kStrassenProducts; ++product) to[product * size + i] = all[product];
-        }
-        to += kStrassenProducts * size;
+    Pages sums(static_cast<std::size_t>(units_ * unit_floats()) * sizeof(float), "the sums of a weight for Strassen's algorithm");
+    const std::size_t inputs = static_cast<std::size_t>(k_ / 2);
+    std::vector<std::vector<float>> heights(static_cast<std::size_t>(threads), std::vector<float>(inputs + kPanel));
+    std::atomic<bool> suits = true;
+    by_workers(threads, [&](int worker) {
+      const Share share = share_of(units_, worker, threads);
+      float* const to = reinterpret_cast<float*>(sums.data());
+      for (std::int64_t unit = share.first; unit < share.last && suits; ++unit) {
+        const std::int64_t partner = unit + units_;
+        const int columns = static_cast<int>(std::min<std::int64_t>(kPanel, n_ - partner * kPanel));
+        if (!product_.prepare({panels + unit * panel_bytes_, panels + partner * panel_bytes_, k_, columns, to + unit * unit_floats(),
+                               heights[static_cast<std::size_t>(worker)].data()}))
+          suits = false;
       }
-    sums_ = std::move(pages);
+    });
+    if (!suits) return;
+    float all = 0;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      float& height = heights[0][i];
+      height = std::max(height, 1.0f);  // rows are not too great, even where the weight is zero
+      for (const std::vector<float>& part : heights) height = std::max(height, part[i]);
+      height *= height;
+      all += height;
+    }
+    // Rows of equal values are far from their limit.
+    if (!(all <= static_cast<float>(inputs) * (kMostApart / 4) * (kMostApart / 4))) return;
+    sums_ = std::move(sums);
+    heights_ = std::move(heights[0]);
     multiplies_ = true;
   });
 }
 
-void Strassen::run(StrassenJob& job, std::int64_t unit) const {
-  job.product.w = sums_.data() + unit * unit_floats() * static_cast<std::int64_t>(sizeof(float));
+void Strassen::run(StrassenJob& job, const std::byte* panels, std::int64_t unit) const {
+  job.product.w = panels + unit * panel_bytes_;
+  job.sums = reinterpret_cast<const float*>(sums_.data()) + unit * unit_floats();
+  job.heights = heights_.data();
   job.partner_column = units_ * kPanel;
   job.memory = layout_at<StrassenMemory>(job.product.scratch, k_, units_);
-  table_.run(job);
+  product_.run(job);
 }
 
 }  // namespace ingot

@@ -260,10 +260,10 @@ def test_few_outputs_of_int8_have_a_kernel_of_their_own(channels: int, outputs: 
 def test_alternatives_of_products() -> None:
     """Strassen's step or the direct product, whichever the build did not take, where rows of a sample make pairs."""
     shapes: list[list[Any]] = [[8, 28, 70], [8, 27, 70], [8, "T", 70], [28, 70], ["N", 28, 70]]
-    temps = [{"kind": "temp", "dtype": "float32", "shape": shape} for shape in shapes]
-    buffers = [{"kind": "weight", "dtype": "float32"}, *temps]
 
-    def of(x: int, **more: Any) -> tuple[str, ...]:
+    def of(x: int, dtype: str = "float32", weight: str = "", **more: Any) -> tuple[str, ...]:
+        temps = [{"kind": "temp", "dtype": dtype, "shape": shape} for shape in shapes]
+        buffers = [{"kind": "weight", "dtype": weight or dtype}, *temps]
         params = {"n": 64, "k": 70, "parts": 1, **more}
         call = {"kernel": "matmul_packed", "in": [x, 0], "out": [0], "params": params}
         return alternatives({"buffers": buffers, "calls": [call]})[0]
@@ -271,6 +271,7 @@ def test_alternatives_of_products() -> None:
     loops, pairs = tuple(LOOPS), ("strassen", *LOOPS)
     assert [of(x) for x in range(1, 6)] == [pairs, loops, loops, loops, pairs]
     assert [of(1, **more) for more in ({"n": 96}, {"k": 71}, {"parts": 2})] == [loops] * 3
+    assert [of(1, "float16"), of(1, "bfloat16"), of(1, "float16", "int8")] == [pairs, loops, loops]
     assert of(1, algorithm="strassen") == ("direct", "split=rows", "split=outputs")
     assert WORDS["strassen"] == ("algorithm", "strassen")
 
@@ -317,6 +318,7 @@ def of_file(file: Path, **changes: Any) -> None:
     ("shape", "size", "precision", "taken"),
     [
         (("N", 64, 512), 512, "float32", True),
+        (("N", 64, 512), 512, "float16", True),
         (("N", 64, 512), 512, "bfloat16", False),
         ((2, 3, 64, 512), 512, "float32", True),
         (("N", 62, 512), 512, "float32", False),

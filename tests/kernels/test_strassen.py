@@ -37,15 +37,16 @@ def product(
     return run("matmul_packed", params, [x, Weight(pack([w])), *extras], [(out, (*x.shape[:-1], n))], threads)[0]  # type: ignore[union-attr]
 
 
-def drawn(samples: int, rows: int, n: int, k: int) -> tuple[Array, Array, tuple[Array, Array]]:
+def drawn(samples: int, rows: int, n: int, k: int, dtype: str = "float32") -> tuple[Array, Array, tuple[Array, Array]]:
     rng = np.random.default_rng(rows + n + k)
     shapes = ((samples, rows, k), (n, k), (n,), (samples, rows, n))
-    x, w, bias, residual = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    x, w, bias, residual = (rng.standard_normal(shape).astype(np.float32).astype(dtype) for shape in shapes)
     return x, w, (bias, residual)
 
 
 def ended(sums: Array, epilogue: str, bias: Array, residual: Array) -> Array:
     """The epilogue in float64."""
+    bias, residual = bias.astype(np.float64), residual.astype(np.float64)
     both = sums + bias
     if epilogue == "gelu":
         (found,) = run("elementwise", {"expression": {"steps": GELU, "outputs": [8]}}, [both.astype(np.float32)],
@@ -59,9 +60,10 @@ def used(epilogue: str, extras: tuple[Array, Array]) -> tuple[Array, ...]:
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("samples", "rows", "n", "k"), SIZES)
-def test_product(samples: int, rows: int, n: int, k: int, epilogue: str) -> None:
-    x, w, extras = drawn(samples, rows, n, k)
+def test_product(samples: int, rows: int, n: int, k: int, dtype: str, epilogue: str) -> None:
+    x, w, extras = drawn(samples, rows, n, k, dtype)
     sums, scale = x.astype(np.float64) @ w.T.astype(np.float64), np.sqrt(k)
     wanted = ended(sums, epilogue, *extras)
     found = product(x, w, epilogue, used(epilogue, extras))
@@ -73,9 +75,10 @@ def test_product(samples: int, rows: int, n: int, k: int, epilogue: str) -> None
             assert same.tobytes() == found.tobytes(), (threads, split)
 
 
-def test_it_is_another_order_of_sums() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_it_is_another_order_of_sums(dtype: str) -> None:
     """So that the other tests test it, and what cannot be in pairs goes by the direct product."""
-    x, w, _ = drawn(1, 28, 64, 258)
+    x, w, _ = drawn(1, 28, 64, 258, dtype)
     assert product(x, w).tobytes() != product(x, w, algorithm="direct").tobytes()
     odd_rows, of_no_sample, odd_k, odd_panels = (x[:, :27], w), (x[0], w), (x[..., :257], w[:, :257]), (x, w[:32])
     for some, by in (odd_rows, of_no_sample, odd_k, odd_panels):
@@ -91,14 +94,15 @@ def test_the_error_is_near_the_direct_sums() -> None:
     assert by_pairs < 2.5 * direct
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("k", [64, 900])
-def test_samples_are_apart(k: int) -> None:
+def test_samples_are_apart(k: int, dtype: str) -> None:
     """The same bits of a sample alone and in company, and of rows that are further apart than they are long."""
-    x, w, _ = drawn(5, 130, 128, k)
+    x, w, _ = drawn(5, 130, 128, k, dtype)
     whole = product(x, w, threads=3)
     for sample in range(5):
         assert product(x[sample : sample + 1].copy(), w).tobytes() == whole[sample].tobytes()
-    wide = np.zeros((5, 130, k + 3), np.float32)
+    wide = np.zeros((5, 130, k + 3), dtype)
     wide[..., :k] = x
     apart = View(wide, x.shape, (130 * (k + 3), k + 3, 1))
     assert product(apart, w).tobytes() == whole.tobytes()
@@ -139,67 +143,79 @@ def test_a_row_beside_a_much_greater_one(factor: float) -> None:
         assert same == set(smaller), threads
 
 
-@pytest.mark.parametrize("at", [np.s_[5], np.s_[69], np.s_[:, 17], np.s_[:, 343]])
-def test_weights_beside_much_greater_ones(at: Any) -> None:
-    """Of outputs, and of inputs that are added."""
+@pytest.mark.parametrize("at", [np.s_[5], np.s_[:64, 17], np.s_[:, 17:]])
+def test_weights_that_are_not_far_apart(at: Any) -> None:
+    """Outputs that are greater by a factor, and inputs that are: partners' sums are as exact as a bound says."""
     x, w, _ = drawn(1, 30, 128, 344)
+    w[at] *= np.float32(8)
     assert product(x, w).tobytes() != product(x, w, algorithm="direct").tobytes()
-    w[at] *= np.float32(1e3)
+
+
+def test_an_output_of_zeros_beside_one_of_others() -> None:
+    """It gets none of the other's rounding errors; two of zeros alone are no matter."""
+    x, w, _ = drawn(1, 30, 128, 344)
+    w[5] = 0
     assert product(x, w).tobytes() == product(x, w, algorithm="direct").tobytes()
+    w[69] = 0
+    found = product(x, w)
+    assert found.tobytes() != product(x, w, algorithm="direct").tobytes()
+    assert not found[..., [5, 69]].any()
 
 
-def error(found: Array, exact: Array) -> float:
-    """The root mean square one, of that of the outputs."""
-    return float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)))
+FIGURE = 3e-4  # of the largest of 3,072 outputs
 
 
-@pytest.mark.parametrize("many", [1, 2, 3])
-@pytest.mark.parametrize("factor", [3e1, 1e2, 1e3, 1e5])
-def test_an_input_much_greater_than_the_others(factor: float, many: int) -> None:
-    """Outputs that do not use it, beside partners that do, get none of its rounding errors."""
-    x, w, _ = drawn(1, 64, 512, 768)
-    great = np.arange(many) * 37
-    x[..., great] = np.where(x[..., great] < 0, -1, 1) * np.float32(factor)
-    w[:256, great] = 0
-    exact = (x.astype(np.float64) @ w.T.astype(np.float64))[..., :256]
-    found, direct = (product(x, w, algorithm=word)[..., :256] for word in ("strassen", "direct"))
-    if factor < 1e3:
-        assert found.tobytes() != direct.tobytes()
-        assert error(found, exact) < 5e-6
-    else:
-        assert found.tobytes() == direct.tobytes()
-        assert error(found, exact) < 7e-7
+def quartiles(values: Array) -> Array:
+    """The upper ones of the magnitudes along the last axis, of values that are not zero."""
+    return np.nanquantile(np.where(values == 0, np.nan, abs(values).astype(np.float64)), 0.75, axis=-1)
 
 
-@pytest.mark.parametrize("factor", [1e2, 1e3, 1e5])
-def test_a_weight_much_greater_than_an_output_s_others(factor: float) -> None:
-    """Of each output and each input, so that partners are near: rows that do not use them get none of their errors."""
-    x, w, _ = drawn(1, 64, 512, 512)
-    w[np.arange(512), np.arange(512)] = factor
-    x[:, :32, 256:] = 0
-    exact = (x.astype(np.float64) @ w.T.astype(np.float64))[:, :32, 256:]
-    found, direct = (product(x, w, algorithm=word)[:, :32, 256:] for word in ("strassen", "direct"))
-    assert (found.tobytes() == direct.tobytes()) == (factor > 100)
-    assert error(found, exact) < 5e-6
+def exceeding(x: Array, w: Array) -> float:
+    """The greatest error of an output that is not the direct product's, beyond what that may lose of it.
+
+    In quartiles of its row times those of its weights times the root of the row's number of values that are not zero.
+    """
+    found, direct = product(x, w), product(x, w, algorithm="direct")
+    rows, weights = x.astype(np.float64), w.astype(np.float64)
+    lost = abs(found - rows @ weights.T) - abs(rows) @ abs(weights).T * 1e-6
+    unit = (quartiles(x) * np.sqrt(np.count_nonzero(x, axis=-1)))[..., None] * quartiles(w)
+    return float(np.max(np.where(found == direct, 0, lost / unit)))
 
 
-@pytest.mark.parametrize(("n", "k"), [(128, 512), (896, 900)])
-def test_the_limit_of_such_values(n: int, k: int) -> None:
-    """8 sqrt(k) times the mean of the others: a row over it and its partner are direct, whatever their company."""
-    x, w, extras = drawn(2, 70, n, k)
-    x = np.copysign(np.float32(1), x)
-    limit = 8 / np.sqrt(k) * (k - 1)
-    x[..., 0] = 0.999 * limit
-    over = [(0, 7), (0, 34), (1, 0), (1, 69), (1, 40)]
-    for at in over:
-        x[at][0] = -1.001 * limit
-    direct = product(x, w, "residual", extras, algorithm="direct")
-    alone = [product(x[i : i + 1].copy(), w, "residual", (extras[0], extras[1][i : i + 1].copy())) for i in range(2)]
-    for threads, split in ((1, "rows"), (2, "rows"), (2, "outputs"), (3, "rows"), (3, "outputs")):
-        found = product(x, w, "residual", extras, threads, split=split)
-        same = {at for at in np.ndindex(2, 70) if found[at].tobytes() == direct[at].tobytes()}
-        assert same == {(sample, row % 35 + half) for sample, row in over for half in (0, 35)}
-        assert found.tobytes() == np.concatenate(alone).tobytes()
+def great_values(rng: np.random.Generator, many: int, k: int, place: str) -> Array:
+    """So many inputs of k, anywhere, or those that are added to one another, or of one half alone."""
+    if place == "anywhere":
+        return rng.choice(k, many, replace=False)
+    block = np.arange(k) // 128 % 2 == 0
+    first = rng.choice(np.flatnonzero(block[: k // 256 * 256]), max(1, many // 2), replace=False)
+    return np.concatenate([first, first + 128])[:many] if place == "added" else first
+
+
+@pytest.mark.parametrize(
+    ("place", "dtype"),
+    [("anywhere", "float32"), ("anywhere", "float16"), ("added", "float32"), ("one half", "float32")],
+)
+@pytest.mark.parametrize("many", [1, 5, 60, 384])
+@pytest.mark.parametrize("factor", [3e1, 3e2, 1e4])
+def test_the_error_of_great_values_is_bounded(factor: float, many: int, place: str, dtype: str) -> None:
+    """Of rows, of weights and of both; in each row or in one of a pair; and of outputs that do not use them."""
+    rng = np.random.default_rng(many)
+    x, w, _ = drawn(1, 24, 128, 768)
+    great, others = (great_values(rng, many, 768, place) for _ in range(2))
+
+    def raised(values: Array, at: Any, inputs: Array, by: float = factor) -> Array:
+        made = values.copy()
+        made[at][..., inputs] *= np.float32(by)
+        return made
+
+    every, half = np.s_[:, :], np.s_[:, :12]
+    cases = [
+        *((raised(x, rows, great), raised(w, np.s_[:64], great, 0)) for rows in (every, half)),
+        *((raised(x, half, great, 0), raised(w, outputs, great)) for outputs in (np.s_[:], np.s_[64:], np.s_[::7])),
+        *((raised(x, every, great), raised(w, np.s_[64:], inputs)) for inputs in (great, others)),
+    ]
+    for of_x, of_w in cases:
+        assert exceeding((of_x / 4).astype(dtype), (of_w / 4).astype(dtype)) < FIGURE
 
 
 def test_sparse_rows_are_in_pairs() -> None:

@@ -19,9 +19,11 @@ FLOAT64 = (dtypes.float64,)
 # Of a product's loops, and what is dealt to threads, where a build has measured; else by the kernel's own rules.
 ORDERS, SPLITS = ("rows", "weights", "packed"), ("rows", "outputs")
 DIRECT, STRASSEN = "direct", "strassen"  # algorithms of matmul_packed; the first one is of convolutions too
-# Strassen's step pairs the rows of a sample (native/kernels/strassen.h). From so many of them, and so many inputs and
-# outputs on, it takes 0.91 of the direct product's time; its weight takes 1.75 times as many bytes beside the panels.
+# Strassen's step pairs the rows of a sample (native/kernels/strassen.h), of types whose products are of float32 at each
+# level. From so many of them, and so many inputs and outputs on, it takes 0.91 of the direct product's time; beside the
+# panels a weight takes as many floats as it has values.
 PAIRED_ROWS, PAIRED_SIZE = 64, 512
+PAIRED = ("float32", "float16")
 MEASURED = f"order?: {' | '.join(ORDERS)}, split?: {' | '.join(SPLITS)}"
 NARROWER = ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn)  # what rows of x are multiplied with
 EXPERTS = ("panels of experts", "scaled panels of experts", "shifted panels of experts")
@@ -62,7 +64,7 @@ def _by_pairs(node: Node, n: int, k: int, parts: int) -> bool:
         return False
     if not of_one_sample(x.shape, [value.shape for value in x.network.inputs]):
         return False
-    return x.dtype is dtypes.float32 and weight.dtype is dtypes.float32 and can_pair(rows, n, k)
+    return x.dtype is weight.dtype and x.dtype.name in PAIRED and can_pair(rows, n, k)
 
 
 def of_one_sample(shape: Sequence[Any], inputs: Iterable[Sequence[Any]]) -> bool:

@@ -299,16 +299,21 @@ INGOT_INLINE bool narrow_ends([[maybe_unused]] const RowsEnd& end) {
 #endif
 }
 
+/// Ends a row block whose sums multiply(sums) makes, `stride` values from row to row: with null it has to end them in registers.
+template <class Multiply>
+INGOT_INLINE void end_rows(const RowsEnd& end, int first_row, int rows, std::int64_t stride, const Multiply& multiply) {
+  end.fetch(first_row, rows);
+  if (end.direct && stride == kPanel && (end.width == kPanel || narrow_ends(end))) return multiply(nullptr);
+  alignas(64) float sums[kRows * 2 * kPanel];
+  multiply(sums);
+  end.run(sums, stride, first_row, rows);
+}
+
 /// A row block, and its epilogue if this is the last block of k.
 INGOT_INLINE void multiply_block(RowsProduct product, const BlockProduct& p, int first_row, int rows, const Ahead& ahead) {
   if (p.end == nullptr) return product(p, first_row, {p.accumulators + first_row * p.stride, p.stride, p.apart, p.pairs_apart, 0}, ahead);
-  p.end->fetch(first_row, rows);
-  if (p.end->direct && p.panels == 1 && (p.end->width == kPanel || narrow_ends(*p.end)))
-    return product(p, first_row, {nullptr, 0, 0, 0, first_row}, ahead);
-  alignas(64) float sums[kRows * 2 * kPanel];
   const std::int64_t stride = p.panels * kPanel;
-  product(p, first_row, {sums, stride, kPanel, 2 * kPanel, 0}, ahead);
-  p.end->run(sums, stride, first_row, rows);
+  end_rows(*p.end, first_row, rows, stride, [&](float* sums) { product(p, first_row, {sums, stride, kPanel, 2 * kPanel, first_row}, ahead); });
 }
 
 /// Row blocks of nearly equal height; each fetches its share of the block that comes next. `most`: rows of the highest one.

@@ -9,67 +9,121 @@ namespace ingot::INGOT_LEVEL {
 namespace {
 
 /// What RowsEnd has to know of the product.
-struct Floats {
-  typedef float Source;
+template <class T>
+struct Stored {
+  typedef T Source;
   static constexpr bool ends_rows = true, integers = false;
 };
 
 constexpr std::int64_t kImage = kPairRows * kXStride;  // bytes of a packed block of one of the seven
 constexpr std::int64_t kQuadrant = kPairRows * kPanel;
 
+/// Of a row of a pass.
+struct Magnitudes {
+  float squares;      // the sum of those of its values, each weighed by `heights`: no number where one is not
+  float least, many;  // so many values are at least so great
+};
+
 /// Those of a block of k of a row, which the first one begins anew: rows are packed again for each group of outputs.
-INGOT_INLINE void keep_magnitudes(Magnitudes& all, std::int64_t block, Vec greatest, Vec sum) {
-  if (block == 0) all = {};
-  const float found = any(is_nan(greatest)) ? __builtin_inff() : reduce_max(greatest);
-  if (all.greatest < found) all.greatest = found;
-  all.sum += reduce_add(sum);
+INGOT_INLINE void keep_magnitudes(Magnitudes& all, std::int64_t block, float squares, float least, Vec many) {
+  if (block == 0) all = {0, __builtin_inff(), 0};
+  all.squares += squares;
+  if (least < all.least) all.least = least;
+  all.many += reduce_add(many);
 }
 
+typedef Magnitudes Pairs[kPairRows][2];
+
+/// What a quarter of so many values has to reach for that sum of squares.
+INGOT_INLINE float least_quartile(float squares, float values) { return __builtin_sqrtf(squares / values) / kMostApart; }
+
 /// The seven left operands of a block of k, in the order of the products.
-void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed) {
+template <class T>
+void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed, Pairs& magnitudes) {
   const MatmulJob& p = job.product;
   const int depth = (int)half_depth(p.k, block);
   const std::int64_t begin = block * 2 * kPairDepth;
-  constexpr int kAhead = 4;
+  const float* const heights = job.heights + block * kPairDepth;
+  const Vec one = broadcast(1.0f);
+  float least = 0;  // for rows like one before
+  constexpr int kAhead = 4, kAlike = 8;
   for (std::int64_t r = 0; r < job.pairs; ++r, packed += kXStride) {
-    const float* const upper = (const float*)(p.x + r * p.x_stride) + begin;
-    const float* const lower = (const float*)((const std::byte*)upper + job.partner_row * p.x_stride);
-    Vec upper_greatest = zero(), upper_sum = zero(), lower_greatest = zero(), lower_sum = zero();
+    const T* const upper = (const T*)(p.x + r * p.x_stride) + begin;
+    const T* const lower = (const T*)((const std::byte*)upper + job.partner_row * p.x_stride);
+    Vec upper_squares = zero(), upper_many = zero(), lower_squares = zero(), lower_many = zero();
+    const Vec from = broadcast(least);
+    const auto count = [&](Vec value) __attribute__((always_inline)) { return select(from <= abs(value), one, zero()); };
     const bool ahead = r + kAhead < job.pairs;
     for (int i = 0; i < depth; i += kLanes) {
       const int lanes = depth - i < kLanes ? depth - i : kLanes;
-      const auto at = [&](const float* from) __attribute__((always_inline)) { return lanes == kLanes ? load(from) : load_partial(from, lanes); };
+      const auto at = [&](const T* from) __attribute__((always_inline)) { return lanes == kLanes ? load(from) : load_partial(from, lanes); };
       if (ahead) {
-        const std::int64_t next = kAhead * p.x_stride / 4 + i;
+        const std::int64_t next = kAhead * p.x_stride / (std::int64_t)sizeof(T) + i;
         __builtin_prefetch(upper + next), __builtin_prefetch(upper + depth + next);
         __builtin_prefetch(lower + next), __builtin_prefetch(lower + depth + next);
       }
       const Vec a11 = at(upper + i), a12 = at(upper + depth + i), a21 = at(lower + i), a22 = at(lower + depth + i);
-      const Vec s1 = a21 + a22, s2 = s1 - a11, s3 = a11 - a21, s4 = a12 - s2;
-      const Vec m11 = abs(a11), m12 = abs(a12), m21 = abs(a21), m22 = abs(a22);
-      upper_greatest = max_nan(upper_greatest, max_nan(m11, m12));
-      lower_greatest = max_nan(lower_greatest, max_nan(m21, m22));
-      upper_sum = upper_sum + (m11 + m12);
-      lower_sum = lower_sum + (m21 + m22);
+      const Vec s1 = a21 + a22, s2 = s1 - a11, s3 = a11 - a21, s4 = a12 - s2, height = load(heights + i);
+      upper_many = upper_many + (count(a11) + count(a12));
+      lower_many = lower_many + (count(a21) + count(a22));
+      upper_squares = fma(height, fma(a11, a11, a12 * a12), upper_squares);
+      lower_squares = fma(height, fma(a21, a21, a22 * a22), lower_squares);
       const Vec images[kStrassenProducts] = {a11, a12, s2, s1, s4, s3, a22};
       std::byte* const to = packed + i * 4;
       INGOT_UNROLL for (int image = 0; image < kStrassenProducts; ++image) store((float*)(to + image * kImage), images[image]);
     }
-    keep_magnitudes(job.magnitudes[r][0], block, upper_greatest, upper_sum);
-    keep_magnitudes(job.magnitudes[r][1], block, lower_greatest, lower_sum);
+    const float of_upper = reduce_add(upper_squares), of_lower = reduce_add(lower_squares);
+    keep_magnitudes(magnitudes[r][0], block, of_upper, least, upper_many);
+    keep_magnitudes(magnitudes[r][1], block, of_lower, least, lower_many);
+    if (r % kAlike == 0) least = 2 * least_quartile(of_upper < of_lower ? of_lower : of_upper, 2 * (float)depth);
+  }
+}
+
+/// How many values of a row have a magnitude of `least` or more.
+template <class T>
+INGOT_INLINE float count_from(const T* row, std::int64_t k, float least) {
+  const Vec from = broadcast(least), one = broadcast(1.0f);
+  Vec count = zero();
+  const auto add = [&](Vec values) __attribute__((always_inline)) { count = count + select(from <= abs(values), one, zero()); };
+  std::int64_t i = 0;
+  for (; i + kLanes <= k; i += kLanes) add(load(row + i));
+  if (i < k) add(load_partial(row + i, (int)(k - i)));
+  return reduce_add(count);
+}
+
+/// Whether a row's sums bear the rounding errors of `squares`, those of the row itself or of its partner: a quarter of its values that are
+/// not zero is great enough. What was counted while it was packed is enough for most rows, whatever `least` was.
+template <class T>
+INGOT_INLINE bool bears(const T* row, std::int64_t k, const Magnitudes& of, float squares) {
+  if (of.squares < kLeastSquares) return squares == 0;
+  if (of.many * 4 >= (float)k && least_quartile(squares, of.many) <= of.least) return true;
+  const float values = count_from(row, k, __FLT_MIN__);
+  return count_from(row, k, least_quartile(squares, values)) * 4 >= values;
+}
+
+template <class T>
+void take_rows(const StrassenJob& job, const Pairs& magnitudes) {
+  const MatmulJob& p = job.product;
+  for (std::int64_t r = 0; r < job.pairs; ++r) {
+    const float upper = magnitudes[r][0].squares, lower = magnitudes[r][1].squares, greater = upper < lower ? lower : upper;
+    const bool finite = upper <= kMostSquares && lower <= kMostSquares;
+    for (int half = 0; half < 2; ++half)
+      job.taken[r][half] = finite && bears((const T*)(p.x + (r + half * job.partner_row) * p.x_stride), p.k, magnitudes[r][half], greater);
   }
 }
 
 /// One of the seven products of a block of k, for all pairs of a pass.
 struct Part {
   const std::byte* x;    // packed
-  const float* w;
+  const void* w;
+  float* panel;          // where w becomes floats, as the first rows meet it, or null: it is of floats
   int depth;
   const float *begin, *more;  // what sums begin with, or null
   float* both;           // or null: they are added to these too, and only then to what they begin with
   float* to;
   const RowsEnd* end;    // or null: takes the sums, which are not stored
   const std::byte* ahead;  // the next product's weights
+  int ahead_step;          // bytes of a step of k of those
 };
 
 template <int R, int C>
@@ -79,11 +133,12 @@ INGOT_INLINE void add_rows(Vec (&a)[R][C], const float* from) {
   }
 }
 
-/// R rows by C vectors of the panel, from that row and column on. `sums`: where they go, or null: to the output.
-template <int R, int C>
+/// R rows by C vectors of the panel, from that row and column on. `sums`: where they go, or null: to the output. T: of x and the output; W: of w.
+template <class T, class W, int R, int C>
 INGOT_INLINE void part_tile(const Part& p, int row, int column, float* sums, const std::byte* ahead, std::int64_t advance) {
   const std::byte* x = p.x + row * kXStride;
-  const float* w = p.w + column;
+  const W* w = (const W*)p.w + column;
+  [[maybe_unused]] float* widened = __is_same(W, float) ? nullptr : p.panel + column;
   const std::int64_t at = row * kPanel + column;
   Vec a[R][C];
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -95,6 +150,10 @@ INGOT_INLINE void part_tile(const Part& p, int row, int column, float* sums, con
     __builtin_prefetch(ahead + 64);
     Vec b[C];
     INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = load(w + c * kLanes);
+    if constexpr (!__is_same(W, float)) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) store(widened + c * kLanes, b[c]);
+      widened += kPanel;
+    }
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Vec v = broadcast(*(const float*)(x + r * kXStride));
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c], a[r][c]);
@@ -110,53 +169,54 @@ INGOT_INLINE void part_tile(const Part& p, int row, int column, float* sums, con
     add_rows(a, p.begin + at);
     if (p.more != nullptr) add_rows(a, p.more + at);
   }
-  if (sums == nullptr) return end_tile<float>(*p.end, a, row, column);
+  if (sums == nullptr) return end_tile<T>(*p.end, a, row, column);
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
     INGOT_UNROLL for (int c = 0; c < C; ++c) store(sums + r * kPanel + column + c * kLanes, a[r][c]);
   }
 }
 
-template <int R>
+template <class T, class W, int R>
 void part_rows(const Part& p, int row, float* sums, const std::byte* ahead, std::int64_t advance) {
   if constexpr (R * 2 * kVecRegisters <= kAccumulatorRegisters) {
-    part_tile<R, 2>(p, row, 0, sums, ahead, advance);
+    part_tile<T, W, R, 2>(p, row, 0, sums, ahead, advance);
   } else {
-    part_tile<R, 1>(p, row, 0, sums, ahead, advance);
-    part_tile<R, 1>(p, row, kLanes, sums, (const std::byte*)p.w, kPanel * 4);
+    part_tile<T, W, R, 1>(p, row, 0, sums, ahead, advance);
+    part_tile<T, W, R, 1>(p, row, kLanes, sums, (const std::byte*)p.w, kPanel * 4);
   }
 }
+
+typedef void (*PartRows)(const Part&, int, float*, const std::byte*, std::int64_t);
 
 /// Row blocks of nearly equal height; each fetches its share of the weights that come next.
-template <int... R>
+template <class T, int... R>
 INGOT_INLINE void multiply_rows_of(const Part& p, int rows, std::integer_sequence<int, R...>) {
-  typedef void (*Rows)(const Part&, int, float*, const std::byte*, std::int64_t);
-  static constexpr Rows by_rows[] = {part_rows<R + 1>...};
+  static constexpr PartRows of_floats[] = {part_rows<T, float, R + 1>...}, of_stored[] = {part_rows<T, T, R + 1>...};
   const int blocks = (rows + (int)sizeof...(R) - 1) / (int)sizeof...(R);
-  const std::int64_t advance = kPanel * 4 / blocks;
+  const std::int64_t advance = p.ahead_step / blocks;
+  Part after = p;
+  if (p.panel != nullptr) after.w = p.panel;
   for (int b = 0; b < blocks; ++b) {
     const int row = rows * b / blocks, count = rows * (b + 1) / blocks - row;
-    const std::byte* const ahead = p.ahead + b * advance * p.depth;
-    if (p.end == nullptr) {
-      by_rows[count - 1](p, row, p.to + row * kPanel, ahead, advance);
-      continue;
-    }
-    p.end->fetch(row, count);
-    if (p.end->direct && (p.end->width == kPanel || narrow_ends(*p.end))) {
-      by_rows[count - 1](p, row, nullptr, ahead, advance);
-    } else {
-      alignas(64) float sums[kRows * kPanel];
-      by_rows[count - 1](p, row, sums, ahead, advance);
-      p.end->run(sums, kPanel, row, count);
-    }
+    const bool first = b == 0 && p.panel != nullptr;
+    const auto multiply = [&](float* sums) {
+      (first ? of_stored : of_floats)[count - 1](first ? p : after, row, sums, p.ahead + b * advance * p.depth, advance);
+    };
+    if (p.end == nullptr) multiply(p.to + row * kPanel);
+    else end_rows(*p.end, row, count, kPanel, multiply);
   }
 }
 
-__attribute__((noinline)) void multiply_part(const Part& p, int rows) { multiply_rows_of(p, rows, std::make_integer_sequence<int, kRows>()); }
+template <class T>
+__attribute__((noinline)) void multiply_part(const Part& p, int rows) {
+  multiply_rows_of<T>(p, rows, std::make_integer_sequence<int, kRows>());
+}
 
 /// A block of k of a pair of panels.
 struct Unit {
   const std::byte* packed;
-  const float *w, *ahead;  // ahead: what is read behind it
+  const std::byte *left, *right;  // blocks of the panels: B11 and B21, B12 and B22
+  const float* sums_of_w;
+  const std::byte* ahead;  // the panel's block that is read behind it
   int depth;
   bool first;              // before it sums are zero
   RowsEnd* end;            // or null: of the last block
@@ -165,12 +225,17 @@ struct Unit {
 };
 
 /// The seven products of it (strassen.h).
+template <class T>
 void multiply_unit(const StrassenJob& job, const Unit& unit) {
   float *const u = job.memory.u, *const v = job.memory.v;
+  const std::int64_t size = unit.depth * kPanel, block = size * (std::int64_t)sizeof(T);
+  const std::byte* const stored[] = {unit.left, unit.left + block, nullptr, nullptr, unit.right + block, nullptr, nullptr, unit.ahead};
+  const float* const sums[] = {nullptr, nullptr, unit.sums_of_w, unit.sums_of_w + size, nullptr, unit.sums_of_w + 2 * size, unit.sums_of_w + 3 * size, nullptr};
   const auto part = [&](int number, const float* begin, float* to) __attribute__((always_inline)) {
-    const float* const w = unit.w + number * unit.depth * kPanel;
-    const float* const next = number + 1 < kStrassenProducts ? w + unit.depth * kPanel : unit.ahead;
-    return Part{unit.packed + number * kImage, w, unit.depth, begin, nullptr, nullptr, to, nullptr, (const std::byte*)next};
+    const auto w_of = [&](int of) { return stored[of] == nullptr ? (const std::byte*)sums[of] : stored[of]; };
+    float* const panel = stored[number] == nullptr || __is_same(T, float) ? nullptr : job.memory.panel;
+    return Part{unit.packed + number * kImage, w_of(number), panel, unit.depth, begin, nullptr, nullptr, to, nullptr,
+                w_of(number + 1), kPanel * (stored[number + 1] == nullptr ? 4 : (int)sizeof(T))};
   };
   const auto add = [&](Part to, int quadrant) {
     to.to = unit.sums + quadrant * kQuadrant;
@@ -180,12 +245,12 @@ void multiply_unit(const StrassenJob& job, const Unit& unit) {
       unit.end->place(unit.column + quadrant % 2 * job.partner_column, kPanel);
       to.end = unit.end;
     }
-    multiply_part(to, (int)job.pairs);
+    multiply_part<T>(to, (int)job.pairs);
   };
-  multiply_part(part(0, nullptr, v), (int)job.pairs);
+  multiply_part<T>(part(0, nullptr, v), (int)job.pairs);
   add(part(1, v, nullptr), 0);
-  multiply_part(part(2, v, u), (int)job.pairs);
-  multiply_part(part(3, u, v), (int)job.pairs);
+  multiply_part<T>(part(2, v, u), (int)job.pairs);
+  multiply_part<T>(part(3, u, v), (int)job.pairs);
   add(part(4, v, nullptr), 1);
   Part twice = part(5, v, nullptr);
   twice.both = u;
@@ -202,41 +267,115 @@ void finish_unit(const StrassenJob& job, const Unit& unit) {
   }
 }
 
+template <class T>
 void run(const StrassenJob& job) {
   const MatmulJob& p = job.product;
   RowsEnd end;
-  const bool ended = ends_rows<Floats>(p, end);
+  const bool ended = ends_rows<Stored<T>>(p, end);
   const StrassenMemory& memory = job.memory;
   const std::int64_t blocks = pairs_of_blocks(p.k), group = units_at_once(p.k, p.units);
+  const std::int64_t row_bytes = kPanel * sizeof(T), partner = job.partner_column / kPanel * p.k * row_bytes;
   const bool kept = keeps_pairs(p.k);
-  const auto weights = [&](std::int64_t unit, std::int64_t block) {
-    return (const float*)p.w + (unit * (p.k / 2) + block * kPairDepth) * kStrassenProducts * kPanel;
-  };
-  for (std::int64_t block = 0; kept && block < blocks; ++block) pack_pairs(job, block, memory.packed + block * kStrassenProducts * kImage);
+  const auto weights = [&](std::int64_t unit, std::int64_t block) { return p.w + (unit * p.k + block * 2 * kPairDepth) * row_bytes; };
+  Pairs magnitudes;
+  for (std::int64_t block = 0; kept && block < blocks; ++block)
+    pack_pairs<T>(job, block, memory.packed + block * kStrassenProducts * kImage, magnitudes);
   for (std::int64_t first = 0; first < p.units; first += group) {
     const std::int64_t last = smaller(first + group, p.units);
     for (std::int64_t block = 0; block < blocks; ++block) {
-      if (!kept) pack_pairs(job, block, memory.packed);
+      if (!kept) pack_pairs<T>(job, block, memory.packed, magnitudes);
       for (std::int64_t unit = first; unit < last; ++unit) {
         const bool at_end = block + 1 == blocks;
         Unit of;
         of.packed = memory.packed + (kept ? block * kStrassenProducts * kImage : 0);
-        of.w = weights(unit, block);
+        of.left = weights(unit, block);
+        of.right = of.left + partner;
+        of.sums_of_w = job.sums + (unit * (p.k / 2) + block * kPairDepth) * kStrassenSums * kPanel;
         of.depth = (int)half_depth(p.k, block);
         of.ahead = unit + 1 < last ? weights(unit + 1, block) : at_end ? weights(last, 0) : weights(first, block + 1);
         of.first = block == 0;
         of.end = ended && at_end ? &end : nullptr;
         of.column = unit * kPanel;
         of.sums = memory.sums + (unit - first) * 4 * kQuadrant;
-        multiply_unit(job, of);
+        multiply_unit<T>(job, of);
         if (at_end && !ended) finish_unit(job, of);
       }
     }
   }
+  take_rows<T>(job, magnitudes);
 }
+
+/// The upper quartiles of the magnitudes of 16 outputs of a panel, of values that are not zero, as powers of two that are less by half at most:
+/// zero where it is more than kHalvings below the greatest one, infinite where all values are zero. Returns whether no value is too great or not a number.
+template <class T>
+INGOT_INLINE bool find_quartiles(const T* panel, std::int64_t k, Vec& quartiles) {
+  const Vec one = broadcast(1.0f);
+  Vec greatest = zero();
+  for (std::int64_t i = 0; i < k; ++i) greatest = max_nan(greatest, abs(load(panel + i * kPanel)));
+  if (any(is_nan(greatest)) || reduce_max(greatest) > kMostOfWeights) return false;
+  const auto count_from = [&](Vec least) __attribute__((always_inline)) {
+    Vec count = zero();
+    for (std::int64_t i = 0; i < k; ++i) count = count + select(least <= abs(load(panel + i * kPanel)), one, zero());
+    return count;
+  };
+  const Vec values = count_from(broadcast(__FLT_MIN__));
+  quartiles = select(values == zero(), broadcast(__builtin_inff()), zero());
+  Vec from = from_bits(bits(greatest) & bits(broadcast(__builtin_inff())));  // its power of two
+  for (int halving = 0; halving <= kHalvings && any(quartiles == zero()); ++halving, from = from * broadcast(0.5f)) {
+    const Vec count = count_from(from);
+    quartiles = select(values <= broadcast(4.0f) * count, max(quartiles, from), quartiles);
+  }
+  return true;
+}
+
+/// a - b, and in `lost` what rounding it lost (Knuth, 1969).
+INGOT_INLINE Vec subtract(Vec a, Vec b, Vec& lost) {
+  const Vec difference = a - b, taken = a - difference;
+  lost = (a - (difference + taken)) + (taken - b);
+  return difference;
+}
+
+template <class T>
+bool prepare(const StrassenWeight& weight) {
+  const Vec one = broadcast(1.0f), infinite = broadcast(__builtin_inff());
+  alignas(64) float ones[kPanel];
+  for (int column = 0; column < kPanel; ++column) ones[column] = column < weight.columns ? 1 : 0;
+  for (int column = 0; column < kPanel; column += kLanes) {
+    const T *const left = (const T*)weight.left + column, *const right = (const T*)weight.right + column;
+    Vec of_left, of_right;
+    if (!find_quartiles(left, weight.k, of_left) || !find_quartiles(right, weight.k, of_right)) return false;
+    of_right = select(load(ones + column) == one, of_right, of_left);  // what is not there is no partner
+    const Vec quartiles = min(of_left, of_right);
+    // Zeros beside an output that has others would get its rounding errors.
+    if (any(quartiles == zero()) || any((max(of_left, of_right) == infinite) & (quartiles < infinite))) return false;
+    const Vec inverse = one / quartiles;
+    float *to = weight.sums + column, *height = weight.heights;
+    const std::int64_t blocks = pairs_of_blocks(weight.k);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const std::int64_t size = half_depth(weight.k, block) * kPanel, begin = block * 2 * kPairDepth * kPanel;
+      for (std::int64_t i = 0; i < size; i += kPanel, ++height) {
+        const Vec b11 = load(left + begin + i), b21 = load(left + begin + size + i);
+        const Vec b12 = load(right + begin + i), b22 = load(right + begin + size + i);
+        // T1 and T2 are rounded once.
+        Vec of_t1, of_t2;
+        const Vec t1 = subtract(b12, b11, of_t1), near = subtract(b22, t1, of_t2), t2 = near + (of_t2 - of_t1);
+        const Vec sums[kStrassenSums] = {t2, t1, b22 - b12, b21 - t2};
+        INGOT_UNROLL for (int sum = 0; sum < kStrassenSums; ++sum) store(to + sum * size + i, sums[sum]);
+        const Vec greatest = max(max(abs(b11), abs(b12)), max(abs(b21), abs(b22)));
+        const float found = reduce_max(greatest * inverse);
+        if (*height < found) *height = found;
+      }
+      to += kStrassenSums * size;
+    }
+  }
+  return true;
+}
+
+template <class T>
+constexpr StrassenProduct kProduct = {run<T>, prepare<T>};
 
 }  // namespace
 
-const StrassenTable strassen_table = {run};
+const StrassenTable strassen_table = {kProduct<float>, kProduct<float16>};
 
 }  // namespace ingot::INGOT_LEVEL

@@ -1,8 +1,8 @@
-// Products of float32 by one step of Strassen's algorithm, in Winograd's form: what the host half (kernels/strassen.cpp) hands to the level
-// halves. Plain data only.
+// Products of float32 and of float16, in float32, by one step of Strassen's algorithm, in Winograd's form: what the host half
+// (kernels/strassen.cpp) hands to the level halves. Plain data only.
 //
 // Two rows of x, two blocks of k beside each other and two panels of outputs are the halves of 2x2 matrices A B = C. Seven products of half
-// the size make C, with sums of B that are made once and sums of A that are packed:
+// the size make C, with sums T of B that are made once, and sums S of A that are packed:
 //   S1 = A21 + A22, S2 = S1 - A11, S3 = A11 - A21, S4 = A12 - S2;  T1 = B12 - B11, T2 = B22 - T1, T3 = B22 - B12, T4 = T2 - B21
 //   P = A11 B11                     C11 += P + A12 B21
 //   U = P + S2 T2, V = U + S1 T1    C12 += V + S4 B22
@@ -16,14 +16,21 @@
 
 namespace ingot {
 
-constexpr int kStrassenProducts = 7;
+constexpr int kStrassenProducts = 7, kStrassenSums = 4;
 constexpr std::int64_t kPairDepth = 128;    // most values of k of a half
 constexpr std::int64_t kPairRows = 64;      // most pairs of rows of a pass
 constexpr std::int64_t kKeptDepth = 384;    // of a half: rows of so many are packed once for all outputs
 constexpr std::int64_t kPairUnits = 12;     // pairs of panels of a group, of longer rows
 
-/// What is greater in x or the weight is left to the direct product: sums of smaller numbers are finite.
-constexpr float kMostOfRows = 0x1p60f, kMostOfWeights = 0x1p40f;
+/// What is greater in x or the weight is left to the direct product: sums of smaller numbers are finite. Rows: by sums of squares. Where those
+/// are less than kLeastSquares they may have lost values.
+constexpr float kMostSquares = 0x1p120f, kLeastSquares = 0x1p-100f, kMostOfWeights = 0x1p40f;
+
+/// How great the values of a row or of its partner may be, as their root mean square, each weighed by the weight (StrassenWeight): so many
+/// times what a quarter of the row's values that are not zero reach. What meets in a sum shares its rounding errors.
+constexpr float kMostApart = 128;
+/// Of an output: what a quarter of its weights reach is looked for down to so many halvings of its greatest one.
+constexpr int kHalvings = 12;
 
 /// Pairs of blocks of k, and the depth of the halves of one.
 constexpr std::int64_t pairs_of_blocks(std::int64_t k) { return (k + 2 * kPairDepth - 1) / (2 * kPairDepth); }
@@ -38,10 +45,10 @@ constexpr std::int64_t units_at_once(std::int64_t k, std::int64_t units) {
   return units < most ? units : most;
 }
 
-/// A worker's memory of a pass: packed rows, sums of the outputs, and two that are used between products.
+/// A worker's memory of a pass: packed rows, sums of the outputs, two that are used between products, and a block of weights that become floats.
 struct StrassenMemory {
   std::byte* packed;
-  float *sums, *u, *v;
+  float *sums, *u, *v, *panel;
 
   StrassenMemory() = default;
   StrassenMemory(Frame& frame, std::int64_t k, std::int64_t units) {
@@ -49,25 +56,39 @@ struct StrassenMemory {
     sums = frame.take<float>(units_at_once(k, units) * 4 * kPairRows * kPanel);
     u = frame.take<float>(kPairRows * kPanel);
     v = frame.take<float>(kPairRows * kPanel);
+    panel = frame.take<float>(kPairDepth * kPanel);
   }
 };
 
-/// Of values: those that are not numbers make the greatest one infinite.
-struct Magnitudes {
-  float greatest, sum;
-};
-
 struct StrassenJob {
-  MatmulJob product;            // rows: up to the last one's partner; w: the sums; units: pairs of panels; scratch is `memory`
+  MatmulJob product;            // rows: up to the last one's partner; w: the panels; units: pairs of panels; scratch is `memory`
   std::int64_t pairs;           // of rows that follow one another, at most kPairRows
   std::int64_t partner_row;     // rows from one of a pair to the other
   std::int64_t partner_column;  // outputs from one panel of a pair to the other
+  const float* sums;            // of the first unit: for each block of k kStrassenSums panels of `half_depth`, in the order of the products
+  const float* heights;         // squared (StrassenWeight), with kPanel zeros behind them
   StrassenMemory memory;
-  Magnitudes (*magnitudes)[2];  // of the rows of each pair; the pass sets them
+  bool (*taken)[2];             // the pass sets it: whether the sums of a pair's rows are as exact as they may be beside their partners
+};
+
+/// A pair of panels, and what is made of it once.
+struct StrassenWeight {
+  const std::byte *left, *right;  // panels
+  std::int64_t k;
+  int columns;                    // outputs of the right one
+  float* sums;
+  float* heights;  // of each two values of k that are added, k / 2: raised to the greatest weight there, in quartiles of its output or its partner
+};
+
+/// What a level does with operands of one type.
+struct StrassenProduct {
+  void (*run)(const StrassenJob& job);
+  /// Returns whether no weight is too great, or not a number, and a quarter of an output is near its greatest value.
+  bool (*prepare)(const StrassenWeight& weight);
 };
 
 struct StrassenTable {
-  void (*run)(const StrassenJob& job);
+  StrassenProduct float32, float16;
 };
 
 INGOT_FAMILY(strassen, StrassenTable)
