@@ -36,53 +36,72 @@ INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int6
   else each((const std::uint8_t*)from.data + at);
 }
 
-/// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal. streams: p and the stride are whole lines. normal: no
-/// value is a denormal.
-template <int R, int C>
-INGOT_INLINE bool store_rounded([[maybe_unused]] bfloat16* p, [[maybe_unused]] std::int64_t stride, [[maybe_unused]] const Vec (&v)[R][C],
-                                [[maybe_unused]] bool streams = false, [[maybe_unused]] bool normal = false) {
 #if defined(__AVX512BF16__)
-  if constexpr (C == 2) {
-    constexpr int kDenormal = 0x20;
-    __mmask16 denormal = 0;
-    if (!normal) {
-      _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r)
-        denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(v[r][0].v, kDenormal), _mm512_fpclass_ps_mask(v[r][1].v, kDenormal)));
-    }
-    if (denormal != 0) return false;
-    _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r, p += stride) {
-      const __m512bh row = _mm512_cvtne2ps_pbh(v[r][1].v, v[r][0].v);
-      if (streams) _mm512_stream_si512((__m512i*)p, (__m512i)row);
-      else __builtin_memcpy(p, &row, sizeof row);
-    }
-    return true;
+/// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal. streams, normal: as for store_tile.
+template <int R>
+INGOT_INLINE bool store_rounded(bfloat16* p, std::int64_t stride, const Vec (&v)[R][2], bool streams, bool normal) {
+  constexpr int kDenormal = 0x20;
+  __mmask16 denormal = 0;
+  if (!normal) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r)
+      denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(v[r][0].v, kDenormal), _mm512_fpclass_ps_mask(v[r][1].v, kDenormal)));
+  }
+  if (denormal != 0) return false;
+  INGOT_UNROLL for (int r = 0; r < R; ++r, p += stride) {
+    const __m512bh row = _mm512_cvtne2ps_pbh(v[r][1].v, v[r][0].v);
+    if (streams) _mm512_stream_si512((__m512i*)p, (__m512i)row);
+    else __builtin_memcpy(p, &row, sizeof row);
+  }
+  return true;
+}
+
+/// What store_rounded leaves: rarely, so apart from the code around it.
+template <int R>
+__attribute__((noinline)) void store_each(bfloat16* p, std::int64_t stride, const Vec (&v)[R][2]) {
+  for (int r = 0; r < R; ++r, p += stride)
+    for (int c = 0; c < 2; ++c) store(p + c * kLanes, v[r][c]);
+}
+#endif
+
+/// Stores a register tile, `stride` values from row to row. streams: past the caches where a level can, p and the stride being whole lines. normal: no
+/// value is a denormal.
+template <class T, int R, int C>
+INGOT_INLINE void store_tile(T* p, std::int64_t stride, const Vec (&v)[R][C], [[maybe_unused]] bool streams = false, [[maybe_unused]] bool normal = false) {
+#if defined(__AVX512BF16__)
+  if constexpr (__is_same(T, bfloat16) && C == 2) {
+    if (store_rounded(p, stride, v, streams, normal)) return;
+    Vec kept[R][C];  // a copy, so that the values themselves stay in registers
+    __builtin_memcpy(kept, v, sizeof kept);
+    return store_each(p, stride, kept);
   }
 #endif
-  return false;
+#if defined(__AVX512F__)
+  if constexpr (__is_same(T, float)) {
+    if (streams) {
+      INGOT_UNROLL for (int r = 0; r < R; ++r, p += stride) {
+        INGOT_UNROLL for (int c = 0; c < C; ++c) _mm512_stream_ps(p + c * kLanes, v[r][c].v);
+      }
+      return;
+    }
+  }
+#endif
+  INGOT_UNROLL for (int r = 0; r < R; ++r, p += stride) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(p + c * kLanes, v[r][c]);
+  }
 }
 
 template <int R, int C>
 INGOT_INLINE void store_rows(const TileOperand& out, std::int64_t row, std::int64_t column, int lanes, const Vec (&v)[R][C]) {
   const std::int64_t at = row * out.row_stride + column;
-  const auto each = [&](auto* p) {
-    _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r, p += out.row_stride) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) {
-        if (lanes == kLanes * C) store(p + c * kLanes, v[r][c]);
-        else store_partial(p + c * kLanes, v[r][c], lanes);
-      }
-    }
+  const auto store_all = [&](auto* p) __attribute__((always_inline)) {
+    if (lanes == kLanes * C) return store_tile(p, out.row_stride, v);
+    each<R>([&](int r) { store_partial(p + r * out.row_stride, v[r][0], lanes); });
   };
-  if (out.dtype == DType::float32) {
-    each((float*)out.data + at);
-  } else if (out.dtype == DType::bfloat16) {
-    if (lanes < kLanes * C || !store_rounded((bfloat16*)out.data + at, out.row_stride, v)) each((bfloat16*)out.data + at);
-  } else if (out.dtype == DType::float16) {
-    each((float16*)out.data + at);
-  } else if (out.dtype == DType::int8) {
-    each((std::int8_t*)out.data + at);
-  } else {
-    each((std::uint8_t*)out.data + at);
-  }
+  if (out.dtype == DType::float32) store_all((float*)out.data + at);
+  else if (out.dtype == DType::bfloat16) store_all((bfloat16*)out.data + at);
+  else if (out.dtype == DType::float16) store_all((float16*)out.data + at);
+  else if (out.dtype == DType::int8) store_all((std::int8_t*)out.data + at);
+  else store_all((std::uint8_t*)out.data + at);
 }
 
 template <class Half>
@@ -101,19 +120,17 @@ INGOT_INLINE void round_rows(Vec (&v)[R][C]) {
 /// Steps that take long anyway.
 template <int R, int C>
 __attribute__((noinline)) void slow_step_in_memory(Step step, Vec (&v)[R][C]) {
-  const auto each = [&](auto of) __attribute__((always_inline)) {
-    for (int r = 0; r < R; ++r) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = of(v[r][c]);
-    }
+  const auto take = [&](auto of) __attribute__((always_inline)) {
+    for (int r = 0; r < R; ++r) each<C>([&](int c) { v[r][c] = of(v[r][c]); });
   };
   switch (step) {
     case Step::round_bfloat16: return round_rows<bfloat16>(v);
     case Step::round_float16: return round_rows<float16>(v);
-    case Step::silu: return each([](Vec x) { return silu(x); });
-    case Step::mish: return each([](Vec x) { return mish(x); });
-    case Step::gelu: return each([](Vec x) { return gelu(x); });
-    case Step::tanh: return each([](Vec x) { return tanh(x); });
-    default: return each([](Vec x) { return sigmoid(x); });
+    case Step::silu: return take([](Vec x) { return silu(x); });
+    case Step::mish: return take([](Vec x) { return mish(x); });
+    case Step::gelu: return take([](Vec x) { return gelu(x); });
+    case Step::tanh: return take([](Vec x) { return tanh(x); });
+    default: return take([](Vec x) { return sigmoid(x); });
   }
 }
 /// The same by a copy, so that v itself stays in registers.
@@ -160,9 +177,9 @@ INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, c
   const Vec factor = broadcast(ending.factor), low = broadcast(ending.low), high = broadcast(ending.high);
   const __m512i zero_point = _mm512_set1_epi16((short)ending.zero);
   __m512i words[2];
-  _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+  INGOT_UNROLL for (int r = 0; r < 2; ++r) {
     __m512i q[2];
-    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+    INGOT_UNROLL for (int c = 0; c < 2; ++c) {
       const __m512 scaled = (v[r][c] * factor).v;
       // Rectified: what is below every int32, and a NaN, which passes as second operand, become the least one.
       const __m512 least = Rectified ? scaled : _mm512_maskz_max_ps(_mm512_cmp_ps_mask(scaled, scaled, _CMP_ORD_Q), scaled, low.v);
@@ -180,10 +197,17 @@ INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, c
   _mm256_storeu_si256((__m256i*)(p + stride), _mm512_extracti64x4_epi64(bytes, 1));
 #else
   const Ending kept = ending;  // a store of bytes could be one to `ending`
-  _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(p + r * stride + c * kLanes, ended(kept, v[r][c]));
-  }
+  each<2, 2>([&](int r, int c) { store(p + r * stride + c * kLanes, ended(kept, v[r][c])); });
 #endif
+}
+/// The same of R rows, two at a time: of an odd number the last one twice.
+template <class T, bool Rectified, bool Bounded, int R>
+INGOT_INLINE void store_ended_rows(T* p, std::int64_t stride, const Ending& ending, const Vec (&v)[R][2]) {
+  INGOT_UNROLL for (int r = 0; r < R; r += 2, p += 2 * stride) {
+    const int next = r + 1 < R ? r + 1 : r;
+    const Vec two[2][2] = {{v[r][0], v[r][1]}, {v[next][0], v[next][1]}};
+    store_ended<T, Rectified, Bounded>(p, (next - r) * stride, ending, two);
+  }
 }
 
 /// Calls f with what makes values of an operand's whole numbers. Which of three ways that is, is asked once, not for each vector.
@@ -195,15 +219,28 @@ INGOT_INLINE void dequantise(const ChainOperand& operand, const F& f) {
   else f([&](Vec q) __attribute__((always_inline)) { return (q - zero_point) * scale; });
 }
 
-/// Two vectors of a row that all rows share; what changes no sum where there is none.
-INGOT_INLINE void load_shared(const TileOperand* o, std::int64_t column, Vec (&row)[2]) {
-  _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+/// Adds a register tile of a residual, `stride` values from row to row. operand: of whole numbers, what they stand for.
+template <class T, int R, int C>
+INGOT_INLINE void add_residual(const T* from, std::int64_t stride, [[maybe_unused]] const ChainOperand& operand, Vec (&v)[R][C]) {
+  const auto add = [&](const auto& value_of) __attribute__((always_inline)) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += stride) {
+      INGOT_UNROLL for (int c = 0; c < C; ++c) v[r][c] = v[r][c] + value_of(load(from + c * kLanes));
+    }
+  };
+  if constexpr (is_byte<T>) dequantise(operand, add);
+  else add([](Vec w) __attribute__((always_inline)) { return w; });
+}
+
+/// C vectors of a row that all rows share; what changes no sum where there is none.
+template <int C>
+INGOT_INLINE void load_shared(const TileOperand* o, std::int64_t column, Vec (&row)[C]) {
+  each<C>([&](int c) {
     const std::int64_t at = column + c * kLanes;
     if (o == nullptr) row[c] = broadcast(-0.0f);
     else if (o->dtype == DType::float32) row[c] = load((const float*)o->data + at);
     else if (o->dtype == DType::bfloat16) row[c] = load((const bfloat16*)o->data + at);
     else row[c] = load((const float16*)o->data + at);
-  }
+  });
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ INGOT_INLINE bool is_bounded(const Chain& chain, const Vec (&scale)[2], const Ve
   const Vec factor = abs(broadcast(chain.ending.factor)), limit = broadcast(0x1p30f), largest = broadcast(256) + abs(broadcast(residual.zero));
   const Vec added = residual.whole ? largest * abs(broadcast(residual.scale)) : zero();
   bool bounded = true;
-  _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+  each<2>([&](int c) {
     const Vec most = (abs(scale[c]) * broadcast(0x1p31f) + abs(bias[c]) + abs(shift[c]) + added) * factor;
     bounded = bounded && !any(is_nan(most)) && !any(limit <= most);
-  }
+  });
   return bounded;
 }
 
@@ -43,36 +43,6 @@ INGOT_INLINE bool is_normal(const Vec (&scale)[2], const Vec (&bias)[2], const V
   const auto is_far = [](Vec v) { return !any(abs(v) < select(v == zero(), zero(), broadcast(0x1p-100f))) && !any(is_nan(v)); };
   const auto are_far = [&](const Vec (&v)[2]) { return is_far(v[0]) && is_far(v[1]); };
   return are_far(scale) && are_far(bias) && are_far(shift);
-}
-
-/// Adds two vectors of two rows of a residual, which `link` says of whole numbers what they are.
-template <class Residual>
-INGOT_INLINE void add_residual(const Residual* from, std::int64_t stride, const Link& link, Vec (&v)[2][2]) {
-  const auto add = [&](const auto& value_of) __attribute__((always_inline)) {
-    _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + value_of(load(from + r * stride + c * kLanes));
-    }
-  };
-  if constexpr (is_byte<Residual>) dequantise(link, add);
-  else add([](Vec w) __attribute__((always_inline)) { return w; });
-}
-
-/// Stores two vectors of two rows. streams: `to` and the stride are whole lines, which go past the caches.
-template <class Out>
-INGOT_INLINE void store_floats(Out* to, std::int64_t stride, const Vec (&v)[2][2], [[maybe_unused]] bool streams) {
-  if constexpr (__is_same(Out, bfloat16))
-    if (store_rounded(to, stride, v, streams)) return;
-#if defined(__AVX512F__)
-  if constexpr (__is_same(Out, float)) if (streams) {
-    _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) _mm512_stream_ps(to + r * stride + c * kLanes, v[r][c].v);
-    }
-    return;
-  }
-#endif
-  _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(to + r * stride + c * kLanes, v[r][c]);
-  }
 }
 
 /// Two vectors of all rows: sum * scale, then a factor of the row, biases, a residual, and GELU or a lower limit, if there are such; the
@@ -94,41 +64,31 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   const Link& last = chain.links[chain.count - 1];
   const Vec low = last.step == Step::max ? load(last.constant) : broadcast(-__builtin_inff());
   Out* const to = (Out*)out.data + column;
-  const auto sum = [&](std::int64_t r, int c) __attribute__((always_inline)) {
-    const Sum* const from = sums + r * sums_stride + c * kLanes;
+  const auto sum = [&](std::int64_t row, int c) __attribute__((always_inline)) {
+    const Sum* const from = sums + row * sums_stride + c * kLanes;
     if constexpr (__is_same(Sum, std::int32_t)) return to_float(bits(load((const float*)from)));
     else return load(from);
   };
   const auto take = [&]<bool Bounded>(Flag<Bounded>, std::int64_t row) __attribute__((always_inline)) {
     const std::int64_t next = row + 1 == rows ? 0 : 1;  // the last of an odd number twice
     Vec v[2][2];
-    _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = sum(row + r * next, c) * scale[c];
-    }
+    each<2, 2>([&](int r, int c) { v[r][c] = sum(row + r * next, c) * scale[c]; });
     if (factors.data != nullptr) {
-      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+      each<2>([&](int r) {
         const Vec factor = broadcast(((const float*)factors.data)[(row + r * next) * factors.row_stride]);
-        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] * factor;
-      }
+        each<2>([&](int c) { v[r][c] = v[r][c] * factor; });
+      });
     }
-    _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + bias[c];
-    }
-    if (twice) {
-      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + shift[c];
-      }
-    }
+    each<2, 2>([&](int r, int c) { v[r][c] = v[r][c] + bias[c]; });
+    if (twice) each<2, 2>([&](int r, int c) { v[r][c] = v[r][c] + shift[c]; });
     if constexpr (!__is_same(Residual, NoResidual))
       add_residual((const Residual*)residual.data + column + row * residual.row_stride, next * residual.row_stride, added, v);
     if (gelu) slow_step(Step::gelu, v);
     if constexpr (is_byte<Out>) {
       store_ended<Out, Rectified, Bounded>(to + row * out_stride, next * out_stride, ending, v);
     } else {
-      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = max_nan(v[r][c], low);
-      }
-      store_floats(to + row * out_stride, next * out_stride, v, streams);
+      each<2, 2>([&](int r, int c) { v[r][c] = max_nan(v[r][c], low); });
+      store_tile(to + row * out_stride, next * out_stride, v, streams);
     }
   };
   if constexpr (kEndsBounded && is_byte<Out> && Rectified && __is_same(Sum, std::int32_t) && (is_byte<Residual> || __is_same(Residual, NoResidual))) {
@@ -190,15 +150,9 @@ constexpr int kGeluRows = 1;
 template <class Out, int R>
 INGOT_INLINE void take_gelu_rows(const float* sums, std::int64_t stride, const Vec (&bias)[2], Out* to, std::int64_t out_stride) {
   Vec v[R][2];
-  INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = load(sums + r * stride + c * kLanes) + bias[c];
-  }
+  each<R, 2>([&](int r, int c) { v[r][c] = load(sums + r * stride + c * kLanes) + bias[c]; });
   gelu_each<2 * R>(&v[0][0]);
-  if constexpr (__is_same(Out, bfloat16))
-    if (store_rounded(to, out_stride, v)) return;
-  INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(to + r * out_stride + c * kLanes, v[r][c]);
-  }
+  store_tile(to, out_stride, v);
 }
 
 /// The same of all rows.

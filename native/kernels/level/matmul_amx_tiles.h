@@ -173,33 +173,20 @@ class BlockEnd {
   /// Rows of a whole panel, in registers.
   void end_directly(const float* sums, std::int64_t row, int count) const {
     const auto at = [&](const TileOperand& o) { return (T*)o.data + row * o.row_stride + column_; };
-    Vec bias[2] = {broadcast(-0.0f), broadcast(-0.0f)};
-    if (end_.bias.data != nullptr) {
-      INGOT_UNROLL for (int c = 0; c < 2; ++c)
-        bias[c] = end_.bias.dtype == DType::float32 ? load((const float*)end_.bias.data + column_ + c * kLanes)
-                                                    : load((const T*)end_.bias.data + column_ + c * kLanes);
-    }
+    Vec bias[2];
+    load_shared(end_.bias.data == nullptr ? nullptr : &end_.bias, column_, bias);
     const Vec low = end_.low == nullptr ? broadcast(-__builtin_inff()) : load(end_.low);
     T* to = at(end_.out);
     const T* residual = end_.residual.data == nullptr ? nullptr : at(end_.residual);
     const auto take = [&]<int R>(std::integral_constant<int, R>) __attribute__((always_inline)) {
       Vec v[R][2];
-      INGOT_UNROLL for (int r = 0; r < R; ++r) {
-        INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = load(sums + r * kPanel + c * kLanes) + bias[c];
-      }
+      each<R, 2>([&](int r, int c) { v[r][c] = load(sums + r * kPanel + c * kLanes) + bias[c]; });
       if (residual != nullptr) {
-        INGOT_UNROLL for (int r = 0; r < R; ++r) {
-          INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + load(residual + r * end_.residual.row_stride + c * kLanes);
-        }
+        add_residual(residual, end_.residual.row_stride, kNoOperand, v);
         residual += R * end_.residual.row_stride;
       }
-      INGOT_UNROLL for (int r = 0; r < R; ++r) {
-        INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = max_nan(v[r][c], low);
-      }
-      if (!store_rounded(to, end_.out.row_stride, v, end_.chain.streams)) {
-        for (int r = 0; r < R; ++r)
-          for (int c = 0; c < 2; ++c) store(to + r * end_.out.row_stride + c * kLanes, v[r][c]);
-      }
+      each<R, 2>([&](int r, int c) { v[r][c] = max_nan(v[r][c], low); });
+      store_tile(to, end_.out.row_stride, v, end_.chain.streams);
       to += R * end_.out.row_stride;
       sums += R * kPanel;
     };

@@ -248,12 +248,9 @@ template <int C, int N, class F, class Y>
   requires is_byte<Y>
 INGOT_INLINE void store_finished(const F& finish, Y* y, std::int64_t stride, std::int64_t c, std::int64_t columns, const Vec (&v)[N]) {
   if constexpr (C == 2) {
-    constexpr int kRows = N / 2;
-    INGOT_UNROLL for (int r = 0; r < kRows; r += 2) {
-      const int next = r + 1 < kRows ? r + 1 : r;  // one row: twice
-      const Vec two[2][2] = {{v[2 * r], v[2 * r + 1]}, {v[2 * next], v[2 * next + 1]}};
-      store_ended<Y, false, false>(y + r * stride + c, (next - r) * stride, finish.ending, two);
-    }
+    Vec rows[N / 2][2];
+    each<N>([&](int i) { rows[i / 2][i % 2] = v[i]; });
+    store_ended_rows<Y, false, false>(y + c, stride, finish.ending, rows);
   } else {
     each<N>([&](int i) { store_tail(y + i * stride, c, columns, ended(finish.ending, v[i])); });
   }

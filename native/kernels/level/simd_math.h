@@ -10,6 +10,13 @@ template <int N, class F>
 INGOT_INLINE void each(const F& f) {
   INGOT_UNROLL for (int i = 0; i < N; ++i) f(i);
 }
+/// The same of the vectors of a register tile of R rows: f(row, vector).
+template <int R, int C, class F>
+INGOT_INLINE void each(const F& f) {
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int c = 0; c < C; ++c) f(r, c);
+  }
+}
 
 // e^x. The argument is clamped where the result is infinite or zero anyway (NaN, as second operand, passes).
 template <int N>
