@@ -157,7 +157,8 @@ struct MatmulJob {
   std::byte* scratch;          // matmul_scratch() bytes, and at least those of raised lines; aligned to 64
 };
 
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit; }
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return ceil_div(value, unit) * unit; }
 
 /// Most rows of a pass.
 constexpr int pass_rows(Blocking blocking, std::int64_t k) {
@@ -191,7 +192,7 @@ constexpr std::int64_t part_bytes(std::int64_t rows, std::int64_t stride) { retu
 /// Bytes for the packed rows of x and the accumulators; it never falls as rows grow to two and more.
 constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts) {
   const std::int64_t most = rows < pass_rows(blocking, k) ? rows : pass_rows(blocking, k);
-  const std::int64_t blocks = (k + blocking.depth - 1) / blocking.depth;
+  const std::int64_t blocks = ceil_div(k, blocking.depth);
   std::int64_t packed = packed_bytes(most, blocks < 1 ? blocks : 1);
   if (k > 0) {
     const std::int64_t kept = packed_bytes(blocking.kept / k < most ? blocking.kept / k : most, blocks);

@@ -227,6 +227,25 @@ struct PassSizes {
   float* accumulators;
 };
 
+/// Says where the scales of a block lie, and those of the panels beside it; `panel`: of the job.
+INGOT_INLINE void place_scales(const MatmulJob& job, std::int64_t panel, std::int64_t begin, BlockProduct& product) {
+  product.group = job.group;
+  product.scales_step = kPanel * job.scale_bytes;
+  product.scales_apart = ceil_div(job.k, job.group) * product.scales_step;
+  product.scales = job.scales + panel * product.scales_apart + begin / job.group * product.scales_step;
+}
+
+/// Unpacks a product's block of the panels from that one of the job on, which begins at that k.
+template <class Kind>
+INGOT_INLINE void unpack_panels(const MatmulJob& job, std::int64_t panel, std::int64_t begin, BlockProduct& product) {
+  for (int p = 0; p < product.panels; ++p)
+    Kind::unpack(job, panel + p, product.w + p * product.w_apart, begin, product.k, job.unpacked + p * kUnpackedPanel);
+  product.w = job.unpacked;
+  product.w_apart = kUnpackedPanel;
+  product.packing = Packing::same;
+  product.unpacked = true;
+}
+
 /// All blocks of k of the panels from that number on, for rows that are packed (kept) or get packed here. `end`, or null, is the
 /// epilogue that begins at the first panel's column.
 template <class Kind>
@@ -235,7 +254,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
   static_assert(Kind::blocking.depth * kPanel * sizeof(typename Kind::Source) <= kUnpackedPanel && Kind::blocking.depth % 8 == 0);
   const std::byte* w = job.w + first_panel * sizes.panel_bytes;
   const int taken = Kind::panels_at_once(job.packing, rows);
-  const std::int64_t turns = (panels + taken - 1) / taken;
+  const std::int64_t turns = ceil_div(panels, taken);
   const std::int64_t words = job.packing == Packing::same ? job.k : round_up(job.k, packed_depth(job.packing));
   const auto weights = [&](std::int64_t panel, std::int64_t block) { return w + panel * sizes.panel_bytes + block * sizes.block_bytes; };
   const std::int64_t column = end == nullptr ? 0 : end->column;
@@ -248,36 +267,24 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     } else if (!kept) {
       next_panel = 0;
     }
+    const std::int64_t begin = block * Kind::blocking.depth;
     BlockProduct product;
     product.ahead = left > 1 ? weights(next_panel, next_block) : w + panels * sizes.panel_bytes;
     product.w = weights(panel, block);
     product.x = job.scratch + (kept ? packed_bytes(rows, block) : 0);
     if (!kept && panel == 0)
-      pack_block<Kind>(job, first_row, rows, sizes.padded_rows, block * Kind::blocking.depth, job.scratch);
+      pack_block<Kind>(job, first_row, rows, sizes.padded_rows, begin, job.scratch);
     product.panels = (int)smaller(taken, panels - panel);
     product.w_apart = sizes.panel_bytes;
     product.apart = job.parts == 2 ? sizes.part_stride : kPanel;
     product.pairs_apart = job.parts == 2 ? kPanel : 2 * kPanel;
     product.rows = (int)rows;
-    product.k = (int)smaller(Kind::blocking.depth, words - block * Kind::blocking.depth);
+    product.k = (int)smaller(Kind::blocking.depth, words - begin);
     product.packing = job.packing;
     product.unpacked = false;
     product.scales = nullptr;
-    if constexpr (Kind::scales_sums) if (job.packing == Packing::int4) {
-      product.scales_step = kPanel * job.scale_bytes;
-      product.scales_apart = (job.k + job.group - 1) / job.group * product.scales_step;
-      product.scales = job.scales + (first_panel + panel) * product.scales_apart + block * Kind::blocking.depth / job.group * product.scales_step;
-      product.group = job.group;
-    }
-    if constexpr (!Kind::integers) if (job.packing != Packing::same && rows > Kind::unpacks_rows) {
-      for (int p = 0; p < product.panels; ++p)
-        Kind::unpack(job, first_panel + panel + p, weights(panel + p, block), block * Kind::blocking.depth, product.k,
-                     job.unpacked + p * kUnpackedPanel);
-      product.w = job.unpacked;
-      product.w_apart = kUnpackedPanel;
-      product.packing = Packing::same;
-      product.unpacked = true;
-    }
+    if constexpr (Kind::scales_sums) if (job.packing == Packing::int4) place_scales(job, first_panel + panel, begin, product);
+    if constexpr (!Kind::integers) if (job.packing != Packing::same && rows > Kind::unpacks_rows) unpack_panels<Kind>(job, first_panel + panel, begin, product);
     product.accumulators = sizes.accumulators + panel % job.parts * sizes.part_stride + panel / job.parts * kPanel;
     product.stride = sizes.stride;
     product.first = block == 0;
@@ -351,11 +358,11 @@ INGOT_INLINE void run_rows(const MatmulJob& job, RowsEnd& end, bool ended, std::
   const Blocking blocking = blocking_of(Kind::blocking, job.order);
   const bool same = job.packing == Packing::same;
   const std::int64_t depth = same ? Kind::w_depth : packed_depth(job.packing), bytes = same ? Kind::w_bytes : kPackedBytes;
-  sizes.panel_bytes = (job.k + depth - 1) / depth * bytes;
+  sizes.panel_bytes = ceil_div(job.k, depth) * bytes;
   sizes.block_bytes = Kind::blocking.depth / depth * bytes;
-  sizes.blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
+  sizes.blocks = ceil_div(job.k, Kind::blocking.depth);
   const int most = pass_rows(blocking, job.k, job.units * job.parts * sizes.panel_bytes);
-  const std::int64_t all_rows = last - first, passes = (all_rows + most - 1) / most;
+  const std::int64_t all_rows = last - first, passes = ceil_div(all_rows, most);
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     const std::int64_t first_row = first + all_rows * pass / passes;
     const std::int64_t rows = first + all_rows * (pass + 1) / passes - first_row;

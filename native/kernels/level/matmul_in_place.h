@@ -39,7 +39,7 @@ struct PlacedRows {
 };
 
 /// Whether tiles of up to `height` rows are low in lines of that many output pixels.
-INGOT_INLINE bool leaves_low(std::int64_t pixels, int height) { return 8 * pixels < 5 * height * ((pixels + height - 1) / height); }
+INGOT_INLINE bool leaves_low(std::int64_t pixels, int height) { return 8 * pixels < 5 * height * ceil_div(pixels, height); }
 
 /// Whether a job's rows can be read from where they lie, and gain by it, in tiles of up to `height` rows; and how they lie. Weights come from
 /// beyond L1 for each tile then, not once for all rows of a pass: what has no taps to leave out gains while they are small only, and so do lines

@@ -66,35 +66,53 @@ inline void place_lines(const MatmulJob& job, const RaisedLines& plan, PlacedRow
   placed.left = placed.right = 0;
 }
 
+/// Copies `count` lines of an image from line `top` on, but for those outside it where zeros lie there: no tile reads them.
+INGOT_INLINE void copy_lines(const Patches& p, const RaisedLines& plan, const std::byte* image, std::int64_t top, std::int64_t count, std::byte* to) {
+  for (std::int64_t y = top; y < top + count; ++y, to += plan.pitch) {
+    const bool inside = y >= 0 && y < p.axis[1].size;
+    if (inside || p.outside != 0) copy_line(p, plan, image, y, to);
+  }
+}
+
+/// The lines of taps [first, end) that are multiplied for a line of outputs.
+struct TapLines {
+  int first, end;
+};
+INGOT_INLINE TapLines tap_lines(const Patches& p, std::int64_t line) {
+  const WindowAxis& down = p.axis[1];
+  if (p.outside != 0) return {0, (int)down.kernel};
+  const Span inside = span_of(down, line);
+  if (inside.count == 0) return {0, 0};
+  return {(int)inside.skipped, (int)(inside.skipped + inside.count)};
+}
+
+/// Adds the tiles of rows [begin, end) of the pass, all in one line of outputs. `at`: bytes to the first tap of the first of them.
+INGOT_INLINE void add_line(PlacedRows& placed, std::int64_t begin, std::int64_t end, int height, std::int64_t at, TapLines taps) {
+  add_tiles(placed, (int)(end - begin), height, {.at = at, .row = (int)begin, .rows = 0, .first_line = taps.first, .end_line = taps.end, .left = 0, .right = 0});
+}
+
 /// Copies the lines that rows from `first` on read, of as many rows as there is room for, and lays out their tiles. Returns the row behind.
 inline std::int64_t raise_lines(const MatmulJob& job, const RaisedLines& plan, std::int64_t first, int height, PlacedRows& placed) {
   const Patches& p = *job.patches;
   const WindowAxis& down = p.axis[1];
-  const std::int64_t width = p.out[2], of_line = (width + height - 1) / height;
-  std::int64_t row = first, held = 0;
+  const std::int64_t width = p.out[2], tiles = ceil_div(width, height);  // of a line of outputs
+  std::int64_t row = first, held = 0;                                    // held: lines of x
   placed.count = 0;
   while (row < job.rows) {
     const Pixel pixel = pixel_of(p.first + row, p.out);
-    const std::byte* const image = p.x + pixel.image * p.image_stride;
-    // Lines of outputs: up to the end of the job or the image, and as many as there is room for; then equal parts of those.
-    const std::int64_t wanted = smaller((pixel.x + job.rows - row + width - 1) / width, p.out[1] - pixel.y);
-    const std::int64_t room = smaller((plan.lines - held - plan.halo + down.stride) / down.stride, (kMostTiles - placed.count) / of_line);
+    // Lines of outputs up to the end of the job or of the image. The windows of n of them read (n - 1) * stride + halo lines of x.
+    const std::int64_t wanted = smaller(ceil_div(pixel.x + job.rows - row, width), p.out[1] - pixel.y);
+    const std::int64_t room = smaller((plan.lines - held - plan.halo + down.stride) / down.stride, (kMostTiles - placed.count) / tiles);
     if (room < wanted && held > 0) break;  // an image behind another one is whole
-    const std::int64_t parts = (wanted + room - 1) / room, lines = (wanted + parts - 1) / parts;
-    // Lines of x: those that their windows reach.
-    const std::int64_t top = pixel.y * down.stride - down.before, copied = (lines - 1) * down.stride + plan.halo;
-    for (std::int64_t i = 0; i < copied; ++i) {
-      const bool inside = top + i >= 0 && top + i < down.size;
-      if (inside || p.outside != 0) copy_line(p, plan, image, top + i, job.scratch + (held + i) * plan.pitch);
+    const std::int64_t taken = ceil_div(wanted, ceil_div(wanted, room)), read = (taken - 1) * down.stride + plan.halo;
+    copy_lines(p, plan, p.x + pixel.image * p.image_stride, pixel.y * down.stride - down.before, read, job.scratch + held * plan.pitch);
+    for (std::int64_t i = 0, column = pixel.x; i < taken; ++i, column = 0) {
+      const std::int64_t end = smaller(row + width - column, job.rows);
+      const std::int64_t at = (held + i * down.stride) * plan.pitch + column * placed.row_stride;
+      add_line(placed, row - first, end - first, height, at, tap_lines(p, pixel.y + i));
+      row = end;
     }
-    for (std::int64_t i = 0, from = pixel.x; i < lines; ++i, from = 0) {
-      const int rows = (int)smaller(width - from, job.rows - row);
-      const Span taps = span_of(down, pixel.y + i);
-      const int skipped = p.outside != 0 || taps.count == 0 ? 0 : (int)taps.skipped, count = p.outside != 0 ? (int)down.kernel : (int)taps.count;
-      add_tiles(placed, rows, height, {(held + i * down.stride) * plan.pitch + from * placed.row_stride, (int)(row - first), 0, skipped, skipped + count, 0, 0});
-      row += rows;
-    }
-    held += copied;
+    held += read;
   }
   return row;
 }

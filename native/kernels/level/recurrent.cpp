@@ -54,80 +54,80 @@ struct Tile {
   std::int64_t c_stride;
 };
 
+/// Adds to a tile's sums what its k values of R rows make with V vectors of weights.
+template <class T, int R, int V>
+INGOT_INLINE void add_products(const Tile& t, const T* (&w)[V], Vec (&sum)[R][V]) {
+  const float* const a = t.a;
+  const std::int64_t a_stride = t.a_stride;
+  for (std::int64_t k = 0; k < t.k; ++k) {
+    Vec column[V];
+    each<V>([&](int v) { column[v] = load(w[v] + k * kPanelUnits); });
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Vec row = broadcast(a[r * a_stride + k]);
+      INGOT_UNROLL for (int v = 0; v < V; ++v) sum[r][v] = fma(row, column[v], sum[r][v]);
+    }
+  }
+}
+
+template <int R, int V>
+INGOT_INLINE void add_products(const Tile& t, const Pair* (&w)[V], Vec (&sum)[R][V]) {
+  const float* const a = t.a;
+  const std::int64_t a_stride = t.a_stride;
+  for (std::int64_t k = 0; k < t.k; k += 2) {
+    Vec words[V];
+    each<V>([&](int v) { words[v] = load((const float*)w[v] + k / 2 * kPanelUnits); });
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Vec row = broadcast(a[r * a_stride + k]);
+      INGOT_UNROLL for (int v = 0; v < V; ++v) sum[r][v] = fma(row, from_bits(shift_left<16>(bits(words[v]))), sum[r][v]);
+    }
+    if (k + 1 == t.k) break;
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Vec row = broadcast(a[r * a_stride + k + 1]);
+      INGOT_UNROLL for (int v = 0; v < V; ++v) sum[r][v] = fma(row, from_bits(bits(words[v]) & broadcast_int(-65536)), sum[r][v]);
+    }
+  }
+}
+
+template <int R, int V>
+INGOT_INLINE void add_products(const Tile& t, const Quad* (&w)[V], Vec (&sum)[R][V]) {
+  const float* const a = t.a;
+  const std::int64_t a_stride = t.a_stride;
+  Ints words[V];
+  const auto read = [&](std::int64_t k) __attribute__((always_inline)) {
+    each<V>([&](int v) { words[v] = bits(load((const float*)w[v] + k / 4 * kPanelUnits)); });
+  };
+  const auto step = [&]<int N>(std::int64_t k) __attribute__((always_inline)) {
+    INGOT_UNROLL for (int v = 0; v < V; ++v) {
+      const Vec column = raised<N>(words[v]);
+      INGOT_UNROLL for (int r = 0; r < R; ++r) sum[r][v] = fma(broadcast(a[r * a_stride + k + N]), column, sum[r][v]);
+    }
+  };
+  std::int64_t k = 0;
+  for (; k + 4 <= t.k; k += 4) {
+    read(k);
+    step.template operator()<0>(k), step.template operator()<1>(k), step.template operator()<2>(k), step.template operator()<3>(k);
+  }
+  if (k < t.k) {
+    read(k);
+    step.template operator()<0>(k);
+    if (k + 1 < t.k) step.template operator()<1>(k);
+    if (k + 2 < t.k) step.template operator()<2>(k);
+  }
+}
+
 template <class T, int R, int V>
 void multiply(const Tile& t) {
   Vec sum[R][V];
   const T* w[V];
-#pragma GCC unroll 8
-  for (int v = 0; v < V; ++v) {
+  INGOT_UNROLL for (int v = 0; v < V; ++v) {
     w[v] = (const T*)t.w[v];
     const Vec first = load(t.bias[v]);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) sum[r][v] = t.first ? first : load(t.c + r * t.c_stride + v * kLanes);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) sum[r][v] = t.first ? first : load(t.c + r * t.c_stride + v * kLanes);
   }
-  const float* a = t.a;
-  const std::int64_t a_stride = t.a_stride;
-  if constexpr (__is_same(T, Pair)) {
-    for (std::int64_t k = 0; k < t.k; k += 2) {
-      Vec words[V];
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) words[v] = load((const float*)w[v] + k / 2 * kPanelUnits);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const Vec row = broadcast(a[r * a_stride + k]);
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sum[r][v] = fma(row, from_bits(shift_left<16>(bits(words[v]))), sum[r][v]);
-      }
-      if (k + 1 == t.k) break;
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const Vec row = broadcast(a[r * a_stride + k + 1]);
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sum[r][v] = fma(row, from_bits(bits(words[v]) & broadcast_int(-65536)), sum[r][v]);
-      }
-    }
-  } else if constexpr (__is_same(T, Quad)) {
-    Ints words[V];
-    const auto read = [&](std::int64_t k) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) words[v] = bits(load((const float*)w[v] + k / 4 * kPanelUnits));
-    };
-    const auto step = [&]<int N>(std::int64_t k) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) {
-        const Vec column = raised<N>(words[v]);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) sum[r][v] = fma(broadcast(a[r * a_stride + k + N]), column, sum[r][v]);
-      }
-    };
-    std::int64_t k = 0;
-    for (; k + 4 <= t.k; k += 4) {
-      read(k);
-      step.template operator()<0>(k), step.template operator()<1>(k), step.template operator()<2>(k), step.template operator()<3>(k);
-    }
-    if (k < t.k) {
-      read(k);
-      step.template operator()<0>(k);
-      if (k + 1 < t.k) step.template operator()<1>(k);
-      if (k + 2 < t.k) step.template operator()<2>(k);
-    }
-  } else {
-    for (std::int64_t k = 0; k < t.k; ++k) {
-      Vec column[V];
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) column[v] = load(w[v] + k * kPanelUnits);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const Vec row = broadcast(a[r * a_stride + k]);
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sum[r][v] = fma(row, column[v], sum[r][v]);
-      }
-    }
+  add_products(t, w, sum);
+  INGOT_UNROLL for (int r = 0; r < R; ++r) {
+    INGOT_UNROLL for (int v = 0; v < V; ++v) store(t.c + r * t.c_stride + v * kLanes, sum[r][v]);
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(t.c + r * t.c_stride + v * kLanes, sum[r][v]);
 }
 
 template <class T, int R>
