@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from threading import RLock
 from typing import Any
 
@@ -89,14 +89,13 @@ class Settings:
 
     def __init__(self, wanted: Callable[[Any], list[tuple[Any, str, Any]]]) -> None:
         self._wanted = wanted
-        self._lock = RLock()  # a signal handler may run a session too
         self._running = 0
         self._before: list[tuple[Any, str, Any]] = []
 
     @contextmanager
     def __call__(self, torch: Any) -> Iterator[None]:
         """While a run lasts."""
-        with self._lock, _allowed(torch):
+        with _allowed(torch):
             if not self._running:
                 self._before = []
                 try:
@@ -111,17 +110,21 @@ class Settings:
         try:
             yield
         finally:
-            with self._lock, _allowed(torch):
+            with _allowed(torch):
                 self._running -= 1
                 if not self._running:
                     _set(self._before)
 
 
-def _allowed(torch: Any) -> AbstractContextManager[None]:
-    """Where torch lets settings be changed, though torch.backends.disable_global_flags() was called."""
+_changes = RLock()  # for all Settings: torch's flag is of the process; a signal handler may run a session too
+
+
+@contextmanager
+def _allowed(torch: Any) -> Iterator[None]:
+    """Where one thread may change settings, though torch.backends.disable_global_flags() was called."""
     allow = getattr(torch.backends, "__allow_nonbracketed_mutation", nullcontext)  # what its own contexts do
-    found: AbstractContextManager[None] = allow()
-    return found
+    with _changes, allow():
+        yield
 
 
 def _set(values: list[tuple[Any, str, Any]]) -> None:
@@ -158,7 +161,7 @@ class Threads:
             yield
         finally:
             _tell(torch, before)
-            with self._lock, _allowed(torch):
+            with self._lock:
                 self._running -= 1
                 self._used -= mine
 

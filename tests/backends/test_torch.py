@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -515,6 +516,35 @@ def test_settings_of_a_process_that_froze_them(
         with exact(torch):
             assert place.fp32_precision == "ieee" and torch.backends.flags_frozen()
         assert place.fp32_precision == "tf32" and torch.backends.flags_frozen()
+
+
+def test_settings_that_two_threads_change_in_a_process_that_froze_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's flag is of the process: whoever changes settings meanwhile would find it frozen, or leave it open."""
+    second_began, first_runs = threading.Event(), threading.Event()
+    found: list[bool] = []
+
+    def of_first(_: Any) -> list[Any]:
+        running.append(pool.submit(enter_second))
+        second_began.wait(0.2)  # it waits for its turn, so that this is over by time
+        return []
+
+    def of_second(_: Any) -> list[Any]:
+        second_began.set()
+        first_runs.wait(10)
+        found.append(torch.backends.flags_frozen())
+        return []
+
+    def enter_second() -> None:
+        with Settings(of_second)(torch):
+            found.append(torch.backends.flags_frozen())
+
+    running: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as frozen:
+        frozen.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", False)
+        with Settings(of_first)(torch):
+            first_runs.set()
+            running[0].result(10)
+        assert found == [False, True] and torch.backends.flags_frozen()
 
 
 def test_a_callers_autocast_changes_no_bit() -> None:
