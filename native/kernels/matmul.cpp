@@ -87,7 +87,6 @@ class MatmulPacked final : public Kernel {
   /// What a job reads and writes from that row and unit on.
   void place(Views in, const TensorView& y, std::int64_t row, std::int64_t unit, const ProductMemory& memory, TileOperand* extras, MatmulJob& job) const {
     const std::int64_t column = unit * kPanel;
-    for (std::size_t i = first_extra(); i < in.size(); ++i) extras[i - first_extra()] = placed(in[i], y, row, column);
     const TileOperand x = placed(in[0], y, row, 0);
     job.x = x.data;
     job.x_stride = x.row_stride * bytes_of(in[0].dtype);
@@ -95,8 +94,7 @@ class MatmulPacked final : public Kernel {
     job.columns = n_ - column;
     job.scratch = memory.product;
     job.epilogue = epilogue_.job(extras, in.size() - first_extra(), memory.epilogue);
-    job.epilogue.out = placed(y, y, row, column);
-    job.epilogue.out.column_stride = 1;
+    place_operands(in, first_extra(), y, row, column, extras, job.epilogue.out);
   }
 
   /// By Strassen's algorithm: each row of the first half of a sample with one of the other.

@@ -70,7 +70,8 @@ struct Grid {
 Grid grid_of(Split split, std::int64_t rows, std::int64_t units, int workers, double packing, std::int64_t step);
 constexpr std::int64_t rows_step(const PackedProduct& product) { return product.tiles ? 16 : 1; }
 constexpr double kPackingRows = 1.0 / 16, kPackingPatches = 1.0 / 8, kPackingImage = 3;  // kPackingImage: by the number of taps
-/// The same of pairs of rows, whose seven operands are made of four; few of them meet weights of 1.75 times as many bytes: kPairsStep.
+/// The same of pairs of rows, whose seven operands are made of four; few of them meet weights of 1.75 times as many bytes (three quarters as they are
+/// and four sums of floats; of float16 2.75 times): kPairsStep.
 constexpr double kPackingPairs = 1.5;
 constexpr std::int64_t kPairsStep = 16;
 /// The same of rows that tiles read beside weights that stay in L2: half of them come from the other core, whose tiles made them.

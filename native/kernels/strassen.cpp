@@ -39,18 +39,17 @@ void Strassen::prepare(const std::byte* panels, int threads) const {
       }
     });
     if (!suits) return;
-    float all = 0;
+    float all = 0;  // squares
+    std::vector<float>& squared = heights[0];
     for (std::size_t i = 0; i < inputs; ++i) {
-      float& height = heights[0][i];
-      height = std::max(height, 1.0f);  // rows are not too great, even where the weight is zero
+      float height = kLeastHeight;
       for (const std::vector<float>& part : heights) height = std::max(height, part[i]);
-      height *= height;
-      all += height;
+      squared[i] = height * height;
+      all += squared[i];
     }
-    // Rows of equal values are far from their limit.
-    if (!(all <= static_cast<float>(inputs) * (kMostApart / 4) * (kMostApart / 4))) return;
+    if (!(all <= static_cast<float>(inputs) * kMostHeights * kMostHeights)) return;
     sums_ = std::move(sums);
-    heights_ = std::move(heights[0]);
+    squared_heights_ = std::move(squared);
     multiplies_ = true;
   });
 }
@@ -58,7 +57,7 @@ void Strassen::prepare(const std::byte* panels, int threads) const {
 void Strassen::run(StrassenJob& job, const std::byte* panels, std::int64_t unit) const {
   job.product.w = panels + unit * panel_bytes_;
   job.sums = reinterpret_cast<const float*>(sums_.data()) + unit * unit_floats();
-  job.heights = heights_.data();
+  job.squared_heights = squared_heights_.data();
   job.partner_column = units_ * kPanel;
   job.memory = layout_at<StrassenMemory>(job.product.scratch, k_, units_);
   product_.run(job);

@@ -6,10 +6,11 @@
 // Its limits: k and the number of panels are even, and so are the rows of a sample. A row that is not finite, or greater than the sums
 // allow, would reach its partner: both go by the direct product. What meets in a sum shares its rounding errors, so a row goes by it too where
 // the root mean square of it or of its partner is far above its upper quartile (kMostApart); zeros are not counted. Each value is weighed by the
-// greatest weight that it or the value beside it in the sums meets, in quartiles of the outputs: so the error of an output is bounded in quartiles
-// of its row and of its weights, whatever is great in them. A weight goes by the direct product with a value that is not finite or too great, with one
-// output of zeros alone whose partner has others, or where so many inputs have great weights that rows would. What is multiplied with what:
-// level/strassen.h.
+// greatest weight that it or the value beside it in the sums meets, in quartiles of the outputs, and by kLeastHeight at least: so what an output may
+// lose is measured in quartiles of its row and of its weights, whatever is great in them (docs/performance.md has the figure). A row whose weighed
+// squares are below 2^-100 in sum, which may have underflowed, goes by the direct product too. So does a weight with a value that is not finite or too
+// great, with one output of zeros alone whose partner has others, or whose heights are too great as a root mean square (kMostHeights): one value of
+// 600 times its output's quartile is enough of 768 inputs. What is multiplied with what: level/strassen.h.
 #pragma once
 
 #include <mutex>
@@ -54,7 +55,7 @@ class Strassen {
   const StrassenProduct& product_;
   mutable std::once_flag once_;
   mutable Pages sums_;
-  mutable std::vector<float> heights_;
+  mutable std::vector<float> squared_heights_;
   mutable bool multiplies_ = false;
 };
 

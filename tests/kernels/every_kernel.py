@@ -176,9 +176,7 @@ def products(dtype: Any) -> Iterator[tuple[str, Case]]:
     for n in (75, 32, 600):
         yield f"matmul_packed {name} {n}", linear(dtype, (2, 9), n, 21, EPILOGUE, extras(2, 9, n, dtype=dtype))
     yield f"matmul_packed {name} one row", linear(dtype, (1,), 75, 64, BIAS, [random(dtype, 75)])
-    yield f"matmul {name}", [
-        Call("matmul", [random(dtype, 3, 7, 33), random(dtype, 3, 33, 64)], [(dtype, (3, 7, 64))])
-    ]
+    yield f"matmul {name}", [Call("matmul", [random(dtype, 3, 7, 33), random(dtype, 3, 33, 64)], [(dtype, (3, 7, 64))])]
     yield f"conv_packed {name}", convolution(dtype, 75, 6, 3, 1)
     yield f"conv_packed {name} groups", convolution(dtype, 70, 12, 2, 0, groups=2)
 
@@ -305,8 +303,10 @@ def other_floats(dtype: Any) -> Iterator[tuple[str, Case]]:
 
 def stored_weights() -> Iterator[tuple[str, Case]]:
     """Products and convolutions with a weight in the engine, which kernels may keep in another form."""
-    (rows,) = linear(F32, (2, 38), 100, 74, EPILOGUE, extras(2, 38, 100))
-    yield "matmul_packed strassen", [replace(rows, params={**rows.params, "algorithm": "strassen"}, weights=(1,))]
+    for dtype in (F32, F16):
+        (rows,) = linear(dtype, (2, 38), 100, 74, EPILOGUE, extras(2, 38, 100, dtype=dtype))
+        paired = replace(rows, params={**rows.params, "algorithm": "strassen"}, weights=(1,))
+        yield f"matmul_packed strassen {dtype.name}", [paired]
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
     for name, kernel, pads in (("down", [9, 1], [4, 0]), ("across", [1, 9], [0, 4])):
         line = convolution(F32, 40, 20, 3, 1, stored=True)[0]
@@ -411,8 +411,10 @@ def counts() -> Iterator[tuple[str, Case]]:
     yield "nonzero", [Call("nonzero", [x], [(np.int64, (3, 60))])]
     for dtype in (np.int8, np.uint64, np.int64):
         x = np.array([[3, 0], [7, 100]], dtype)
-        yield f"read_sizes {np.dtype(dtype)}", [
-            Call("read_sizes", [x], [(np.int64, (4,))], {"names": ["a", "b", "c", "d"], "text": "of the data"})]
+        yield (
+            f"read_sizes {np.dtype(dtype)}",
+            [Call("read_sizes", [x], [(np.int64, (4,))], {"names": ["a", "b", "c", "d"], "text": "of the data"})],
+        )
     yield "assertion", [Call("assertion", [np.ones((3, 17), np.bool_)], [(np.bool_, ())], {"message": "all of them"})]
     yield "sizes_of", [Call("sizes_of", [np.ones(2, np.int32)], [(np.bool_, (1, 0)), (np.bool_, (3, 0))])]
     yield "iota", [Call("iota", [], [(F32, (5, 7))], {"start": 1.5, "step": 2})]

@@ -293,7 +293,9 @@ def test_what_reads_any_strides_refuses_none(name: str) -> None:
                 assert outcome(changed(case, 0, j, view)) != "kernel_refused", f"operand {j}: {how}"
 
 
-@pytest.mark.parametrize("name", ["conv_packed winograd", "matmul_packed strassen"])
+@pytest.mark.parametrize(
+    "name", ["conv_packed winograd", *(f"matmul_packed strassen {d}" for d in ("float32", "float16"))]
+)
 def test_a_window_on_a_weight_that_moves_is_read_anew(name: str) -> None:
     """A kernel that keeps what it made of a constant weight must not do so of a window that moves."""
     case = CASES[name]
@@ -303,12 +305,10 @@ def test_a_window_on_a_weight_that_moves_is_read_anew(name: str) -> None:
     made = Maker()
     operands = [made.array(np.asarray(a), False) for a in (x, *more)]
     shift = made.add(kind="input", name="shift", dtype="float32", shape=["S"])
-    weight = made.add(kind="weight", tensor="w", dtype="float32", shape=list(two.shape))
+    weight = made.add(kind="weight", tensor="w", dtype=two.dtype.name, shape=list(two.shape))
     size = int(np.asarray(panels).size)
-    strides = [s // 4 for s in two.strides]
-    moving = made.add(
-        kind="view", of=weight, shape=[count, *two.shape[1:]], stride=strides, offset=["*", "S", size]
-    )
+    strides = [s // two.itemsize for s in two.strides]
+    moving = made.add(kind="view", of=weight, shape=[count, *two.shape[1:]], stride=strides, offset=["*", "S", size])
     (dtype, shape), unused = case[0].results[0], made.add(kind="temp", dtype="float32", shape=["S"])
     y = made.add(kind="temp", dtype=np.dtype(dtype).name, shape=list(shape))
     calls = [
@@ -318,4 +318,4 @@ def test_a_window_on_a_weight_that_moves_is_read_anew(name: str) -> None:
     opened = session(made.buffers, calls, {"y": y, "unused": unused}, {"S": 1}, {"w": two}, threads=1)
     for s in (0, 1, 0):
         got = opened.run({**made.feeds, "shift": np.zeros(s, np.float32)})["y"]
-        agree([got], run(changed(case, 0, 1, np.asarray(panels) * np.float32(1 + s))), f"window {s}")
+        agree([got], run(changed(case, 0, 1, np.asarray(panels) * panels.dtype.type(1 + s))), f"window {s}")

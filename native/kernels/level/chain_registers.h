@@ -90,12 +90,13 @@ INGOT_INLINE void store_tile(T* p, std::int64_t stride, const Vec (&v)[R][C], [[
   }
 }
 
+/// `lanes`: of the columns, kLanes * C or, of one vector, fewer.
 template <int R, int C>
 INGOT_INLINE void store_rows(const TileOperand& out, std::int64_t row, std::int64_t column, int lanes, const Vec (&v)[R][C]) {
   const std::int64_t at = row * out.row_stride + column;
   const auto store_all = [&](auto* p) __attribute__((always_inline)) {
     if (lanes == kLanes * C) return store_tile(p, out.row_stride, v);
-    each<R>([&](int r) { store_partial(p + r * out.row_stride, v[r][0], lanes); });
+    if constexpr (C == 1) each<R>([&](int r) { store_partial(p + r * out.row_stride, v[r][0], lanes); });
   };
   if (out.dtype == DType::float32) store_all((float*)out.data + at);
   else if (out.dtype == DType::bfloat16) store_all((bfloat16*)out.data + at);

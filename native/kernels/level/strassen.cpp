@@ -20,7 +20,7 @@ constexpr std::int64_t kQuadrant = kPairRows * kPanel;
 
 /// Of a row of a pass.
 struct Magnitudes {
-  float squares;      // the sum of those of its values, each weighed by `heights`: no number where one is not
+  float squares;      // the sum of those of its values, each weighed by its input's squared height: no number where one is not
   float least, many;  // so many values are at least so great
 };
 
@@ -34,7 +34,7 @@ INGOT_INLINE void keep_magnitudes(Magnitudes& all, std::int64_t block, float squ
 
 typedef Magnitudes Pairs[kPairRows][2];
 
-/// What a quarter of so many values has to reach for that sum of squares.
+/// What a quarter of so many values has to reach for that sum of squares: their root mean square over kMostApart.
 INGOT_INLINE float least_quartile(float squares, float values) { return __builtin_sqrtf(squares / values) / kMostApart; }
 
 /// The seven left operands of a block of k, in the order of the products.
@@ -43,10 +43,12 @@ void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed, P
   const MatmulJob& p = job.product;
   const int depth = (int)half_depth(p.k, block);
   const std::int64_t begin = block * 2 * kPairDepth;
-  const float* const heights = job.heights + block * kPairDepth;
+  const float* const squared_heights = job.squared_heights + block * kPairDepth;
   const Vec one = broadcast(1.0f);
-  float least = 0;  // for rows like one before
+  // Rows are fetched so many ahead, for no prefetcher of the hardware goes from one row's block to the next one's. What values are counted from is
+  // guessed of a row before them, once for so many rows, for a root and a division wait for the row's sums.
   constexpr int kAhead = 4, kAlike = 8;
+  float least = 0;
   for (std::int64_t r = 0; r < job.pairs; ++r, packed += kXStride) {
     const T* const upper = (const T*)(p.x + r * p.x_stride) + begin;
     const T* const lower = (const T*)((const std::byte*)upper + job.partner_row * p.x_stride);
@@ -56,18 +58,18 @@ void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed, P
     const bool ahead = r + kAhead < job.pairs;
     for (int i = 0; i < depth; i += kLanes) {
       const int lanes = depth - i < kLanes ? depth - i : kLanes;
-      const auto at = [&](const T* from) __attribute__((always_inline)) { return lanes == kLanes ? load(from) : load_partial(from, lanes); };
+      const auto at = [&](const T* values) __attribute__((always_inline)) { return lanes == kLanes ? load(values) : load_partial(values, lanes); };
       if (ahead) {
         const std::int64_t next = kAhead * p.x_stride / (std::int64_t)sizeof(T) + i;
         __builtin_prefetch(upper + next), __builtin_prefetch(upper + depth + next);
         __builtin_prefetch(lower + next), __builtin_prefetch(lower + depth + next);
       }
       const Vec a11 = at(upper + i), a12 = at(upper + depth + i), a21 = at(lower + i), a22 = at(lower + depth + i);
-      const Vec s1 = a21 + a22, s2 = s1 - a11, s3 = a11 - a21, s4 = a12 - s2, height = load(heights + i);
+      const Vec s1 = a21 + a22, s2 = s1 - a11, s3 = a11 - a21, s4 = a12 - s2, squared = load(squared_heights + i);
       upper_many = upper_many + (count(a11) + count(a12));
       lower_many = lower_many + (count(a21) + count(a22));
-      upper_squares = fma(height, fma(a11, a11, a12 * a12), upper_squares);
-      lower_squares = fma(height, fma(a21, a21, a22 * a22), lower_squares);
+      upper_squares = fma(squared, fma(a11, a11, a12 * a12), upper_squares);
+      lower_squares = fma(squared, fma(a21, a21, a22 * a22), lower_squares);
       const Vec images[kStrassenProducts] = {a11, a12, s2, s1, s4, s3, a22};
       std::byte* const to = packed + i * 4;
       INGOT_UNROLL for (int image = 0; image < kStrassenProducts; ++image) store((float*)(to + image * kImage), images[image]);
@@ -75,6 +77,7 @@ void pack_pairs(const StrassenJob& job, std::int64_t block, std::byte* packed, P
     const float of_upper = reduce_add(upper_squares), of_lower = reduce_add(lower_squares);
     keep_magnitudes(magnitudes[r][0], block, of_upper, least, upper_many);
     keep_magnitudes(magnitudes[r][1], block, of_lower, least, lower_many);
+    // Twice what this row has to reach: rows that are up to twice as great need no other count, and most reach far more.
     if (r % kAlike == 0) least = 2 * least_quartile(of_upper < of_lower ? of_lower : of_upper, 2 * (float)depth);
   }
 }
@@ -115,7 +118,7 @@ void take_rows(const StrassenJob& job, const Pairs& magnitudes) {
 /// One of the seven products of a block of k, for all pairs of a pass.
 struct Part {
   const std::byte* x;    // packed
-  const void* w;
+  const void* w;         // values as they are stored where `panel` is given, else floats
   float* panel;          // where w becomes floats, as the first rows meet it, or null: it is of floats
   int depth;
   const float *begin, *more;  // what sums begin with, or null
@@ -133,7 +136,7 @@ INGOT_INLINE void add_rows(Vec (&a)[R][C], const float* from) {
   }
 }
 
-/// R rows by C vectors of the panel, from that row and column on. `sums`: where they go, or null: to the output. T: of x and the output; W: of w.
+/// R rows by C vectors of the panel, from that row and column on. `sums`: where they go, or null: to the output. T: the call's type, W: float or T, that of w.
 template <class T, class W, int R, int C>
 INGOT_INLINE void part_tile(const Part& p, int row, int column, float* sums, const std::byte* ahead, std::int64_t advance) {
   const std::byte* x = p.x + row * kXStride;
@@ -181,7 +184,7 @@ void part_rows(const Part& p, int row, float* sums, const std::byte* ahead, std:
     part_tile<T, W, R, 2>(p, row, 0, sums, ahead, advance);
   } else {
     part_tile<T, W, R, 1>(p, row, 0, sums, ahead, advance);
-    part_tile<T, W, R, 1>(p, row, kLanes, sums, (const std::byte*)p.w, kPanel * 4);
+    part_tile<T, W, R, 1>(p, row, kLanes, sums, (const std::byte*)p.w, kPanel * sizeof(W));  // which is near: the next weights are fetched above
   }
 }
 

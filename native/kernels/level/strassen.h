@@ -22,14 +22,20 @@ constexpr std::int64_t kPairRows = 64;      // most pairs of rows of a pass
 constexpr std::int64_t kKeptDepth = 384;    // of a half: rows of so many are packed once for all outputs
 constexpr std::int64_t kPairUnits = 12;     // pairs of panels of a group, of longer rows
 
-/// What is greater in x or the weight is left to the direct product: sums of smaller numbers are finite. Rows: by sums of squares. Where those
-/// are less than kLeastSquares they may have lost values.
+/// What is greater in x or the weight is left to the direct product: sums of smaller numbers are finite. Rows: by sums of weighed squares. Where
+/// those are less than kLeastSquares squares of values may have underflowed, so such a row is left to it too, unless it and its partner are zero.
 constexpr float kMostSquares = 0x1p120f, kLeastSquares = 0x1p-100f, kMostOfWeights = 0x1p40f;
 
-/// How great the values of a row or of its partner may be, as their root mean square, each weighed by the weight (StrassenWeight): so many
-/// times what a quarter of the row's values that are not zero reach. What meets in a sum shares its rounding errors.
+/// How great the values of a row or of its partner may be, as their root mean square, each weighed by the height of its input (StrassenWeight): so
+/// many times what a quarter of the row's values that are not zero reach. What meets in a sum shares its rounding errors.
 constexpr float kMostApart = 128;
-/// Of an output: what a quarter of its weights reach is looked for down to so many halvings of its greatest one.
+/// The least height, whatever the weights are, so that a partner is at most kMostApart / kLeastHeight = 10.7 times as large: where all values have one
+/// sign errors add up as k does, and weights that are all alike have heights of 1. Normal weights have heights of 4 to 8.
+constexpr float kLeastHeight = 12;
+/// A weight with greater heights, as their root mean square, is left to the direct product: rows of equal values stay four times below their limit.
+constexpr float kMostHeights = 32;
+/// Bounds a loop: what a quarter of an output's weights reach is looked for in so many halvings of its greatest one. One further from it
+/// is a height of 4096, which kMostHeights allows to no weight of less than 32768 inputs.
 constexpr int kHalvings = 12;
 
 /// Pairs of blocks of k, and the depth of the halves of one.
@@ -61,14 +67,14 @@ struct StrassenMemory {
 };
 
 struct StrassenJob {
-  MatmulJob product;            // rows: up to the last one's partner; w: the panels; units: pairs of panels; scratch is `memory`
-  std::int64_t pairs;           // of rows that follow one another, at most kPairRows
-  std::int64_t partner_row;     // rows from one of a pair to the other
-  std::int64_t partner_column;  // outputs from one panel of a pair to the other
-  const float* sums;            // of the first unit: for each block of k kStrassenSums panels of `half_depth`, in the order of the products
-  const float* heights;         // squared (StrassenWeight), with kPanel zeros behind them
+  MatmulJob product;             // rows: up to the last one's partner; w: the panels; units: pairs of panels; scratch is `memory`
+  std::int64_t pairs;            // of rows that follow one another, at most kPairRows
+  std::int64_t partner_row;      // rows from one of a pair to the other
+  std::int64_t partner_column;   // outputs from one panel of a pair to the other
+  const float* sums;             // of the first unit: for each block of k kStrassenSums panels of `half_depth`, in the order of the products
+  const float* squared_heights;  // (StrassenWeight), with kPanel zeros behind them
   StrassenMemory memory;
-  bool (*taken)[2];             // the pass sets it: whether the sums of a pair's rows are as exact as they may be beside their partners
+  bool (*taken)[2];              // the pass sets it: whether the sums of a pair's rows are as exact as they may be beside their partners
 };
 
 /// A pair of panels, and what is made of it once.
