@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _native
-from ingot.backends.cpu.product import DIRECT, ORDERS, PAIRED, SPLITS, STRASSEN, can_pair, of_one_sample
+from ingot.backends.cpu.product import DIRECT, ORDERS, SPLITS, STRASSEN
 from ingot.backends.cpu.spatial import ALGORITHMS
 from ingot.backends.device import DEFAULT, Device
 from ingot.backends.native import processors
@@ -58,7 +58,7 @@ LOOPS = {
     **{f"order={value}": ("order", value) for value in ORDERS},
     **{f"split={value}": ("split", value) for value in SPLITS},
 }
-WORDS = {**{word: ("algorithm", word) for word in (*ALGORITHMS, STRASSEN)}, **LOOPS}
+WORDS = {**{word: ("algorithm", word) for word in ALGORITHMS}, **LOOPS}
 LOOKS = (1, 4, 5, 5, 5, 5, 5, 5, 5)  # profiled runs of an alternative beside as many by the rules, look by look
 PROFILES, MOST_PROFILES = sum(LOOKS[:2]), sum(LOOKS)  # more than the first while there is time
 SHARE = 0.4  # of the seconds: until then more runs of the alternatives begin
@@ -201,7 +201,7 @@ def alternatives(program: Program) -> dict[int, tuple[str, ...]]:
             continue
         params, is_int8 = call["params"], _buffer(program, call["in"][0])["dtype"] == "int8"
         if call["kernel"] == PRODUCT:
-            found[number] = _of_product(program, call)
+            found[number] = _of_product(params)
         elif params["groups"] > 1 or (_is_small_int8(params) if is_int8 else params["outputs"] <= SMALL):
             found[number] = (DIRECT,)  # in the place of a kernel of its own, which has one way
         else:
@@ -217,18 +217,11 @@ def _is_small_int8(params: Mapping[str, Any]) -> bool:
     return (-(-channels // 16) + 12) * outputs <= channels // 4 + channels // 8 + 20
 
 
-def _of_product(program: Program, call: Mapping[str, Any]) -> tuple[str, ...]:
-    """The direct product where the build took Strassen's, and the other way round where it can be."""
-    params = call["params"]
+def _of_product(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The direct product where the build took Strassen's."""
     if params.get("algorithm") == STRASSEN:
         return DIRECT, *(word for word, (name, _) in LOOPS.items() if name == "split")
-    x, weight = (_buffer(program, number)["dtype"] for number in call["in"][:2])
-    if x != weight or x not in PAIRED or params["parts"] != 1:
-        return tuple(LOOPS)
-    shape = program["buffers"][call["in"][0]]["shape"]
-    paired = len(shape) > 2 and isinstance(shape[-2], int) and can_pair(shape[-2], params["n"], params["k"])
-    inputs = [buffer["shape"] for buffer in program["buffers"] if buffer["kind"] == "input"]
-    return (*((STRASSEN,) if paired and of_one_sample(shape, inputs) else ()), *LOOPS)
+    return tuple(LOOPS)
 
 
 def _of_window(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -258,22 +258,16 @@ def test_few_outputs_of_int8_have_a_kernel_of_their_own(channels: int, outputs: 
 
 
 def test_alternatives_of_products() -> None:
-    """Strassen's step or the direct product, whichever the build did not take, where rows of a sample make pairs."""
-    shapes: list[list[Any]] = [[8, 28, 70], [8, 27, 70], [8, "T", 70], [28, 70], ["N", 28, 70]]
+    """The direct product where the build took Strassen's step. Which rows are of one sample, a program does not say."""
+    buffers = [{"kind": "weight", "dtype": "float32"}, {"kind": "temp", "dtype": "float32", "shape": [8, 28, 70]}]
 
-    def of(x: int, dtype: str = "float32", weight: str = "", **more: Any) -> tuple[str, ...]:
-        temps = [{"kind": "temp", "dtype": dtype, "shape": shape} for shape in shapes]
-        buffers = [{"kind": "weight", "dtype": weight or dtype}, *temps]
+    def of(**more: Any) -> tuple[str, ...]:
         params = {"n": 64, "k": 70, "parts": 1, **more}
-        call = {"kernel": "matmul_packed", "in": [x, 0], "out": [0], "params": params}
+        call = {"kernel": "matmul_packed", "in": [1, 0], "out": [0], "params": params}
         return alternatives({"buffers": buffers, "calls": [call]})[0]
 
-    loops, pairs = tuple(LOOPS), ("strassen", *LOOPS)
-    assert [of(x) for x in range(1, 6)] == [pairs, loops, loops, loops, pairs]
-    assert [of(1, **more) for more in ({"n": 96}, {"k": 71}, {"parts": 2})] == [loops] * 3
-    assert [of(1, "float16"), of(1, "bfloat16"), of(1, "float16", "int8")] == [pairs, loops, loops]
-    assert of(1, algorithm="strassen") == ("direct", "split=rows", "split=outputs")
-    assert WORDS["strassen"] == ("algorithm", "strassen")
+    assert of() == tuple(LOOPS)
+    assert of(algorithm="strassen") == ("direct", "split=rows", "split=outputs")
 
 
 def test_alternatives_for_taps_along_one_axis() -> None:
@@ -339,46 +333,99 @@ def test_where_strassen_is_taken(shape: tuple[Any, ...], size: int, precision: s
     assert found == ("strassen" if taken else None)
 
 
-class Attention(ingot.nn.Module):
-    """Its projection has the sequence first, as torch's MultiheadAttention has."""
+def taken(forward: Callable[..., Any], *shapes: tuple[Any, ...]) -> list[str | None]:
+    """What the products of a net take: `forward` of its linear layer and inputs of these shapes, "N" of them 1 to 9."""
+
+    class Net(ingot.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = ingot.nn.Linear(512, 512)
+
+        def forward(self, **inputs: Any) -> Any:
+            return forward(self.layer, *inputs.values())
+
+    n = ingot.Dim("N", 1, 9)
+    inputs = {f"x{i}": Spec(tuple(n * d[1] if isinstance(d, tuple) else n if d == "N" else d for d in shape), "float32")
+              for i, shape in enumerate(shapes)}  # fmt: skip
+    engine = ingot.build(Net(), inputs, precision="float32", weights_from="random", progress=False, report=False)
+    calls = engine.header["programs"]["cpu"]["entries"]["main"]["calls"]
+    return [call["params"].get("algorithm") for call in calls if call["kernel"] == "matmul_packed"]
+
+
+def attend(layer: Any, x: Any) -> Any:
+    q = layer(x).reshape(-1, 64, 8, 64).permute(0, 2, 1, 3)
+    return ingot.functional.scaled_dot_product_attention(q, q, q).permute(0, 2, 1, 3).reshape(-1, 64, 512)
+
+
+def heads_first(x: Any) -> Any:
+    """To [N · heads, T, D] and back, as torch's MultiheadAttention goes."""
+    heads = x.transpose(0, 1).reshape(64, -1, 64).transpose(0, 1).reshape(-1, 8, 64, 64)
+    tokens = heads.permute(2, 0, 1, 3).reshape(-1, 512)  # those of all samples one after the other
+    return tokens.reshape(64, -1, 512).transpose(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("forward", "shapes", "pairs"),
+    [
+        (lambda layer, x: layer(x), [(8, 64, 512)], True),
+        (lambda layer, x: layer(x), [(64, 64, 512)], True),
+        (lambda layer, x: layer(x), [(1, 64, 512)], True),
+        (lambda layer, x: layer(x.transpose(0, 1)), [(64, 10, 512)], False),  # the sequence first
+        (lambda layer, x: layer(x.transpose(0, 1)), [(64, 128, 512)], False),
+        (lambda layer, x: layer(x.transpose(0, 1)), [(1, 64, 512)], False),  # rows of one sample are one row
+        (lambda layer, x: layer(x.transpose(0, 1).transpose(0, 1)), [("N", 64, 512)], True),
+        (lambda layer, x: layer(x.reshape(-1, 64, 512)), [(128, 512)], False),
+        (lambda layer, x: layer(x.reshape(-1, 64, 512)), [(("N", 64), 512)], False),  # samples of one row
+        (lambda layer, x: layer(x.reshape(-1, 64, 512)), [(("N", 32), 2, 512)], False),
+        (lambda layer, x: layer(x.reshape(-1, 64, 512)), [("N", 128, 512)], True),  # two groups of rows a sample
+        (lambda layer, x: layer(x.reshape(-1, 512).reshape(-1, 64, 512)), [("N", 64, 512)], True),
+        (lambda layer, x: layer(x.transpose(0, 1).reshape(-1, 64, 512)), [("N", 64, 512)], False),
+        (lambda layer, x: layer(x.transpose(0, 1).reshape(3, 64, 512)), [(3, 64, 512)], False),
+        (lambda layer, x, y: layer(x + y), [("N", 64, 512), ("N", 64, 512)], True),
+        (lambda layer, x, y: layer(x + y), [("N", 64, 512), (1, 64, 512)], True),
+        (lambda layer, x, y: layer(x + y), [("N", 64, 512), (64, 512)], False),  # 64 samples, or none
+        (lambda layer, x: layer(attend(layer, x)), [("N", 64, 512)], None),
+        (lambda layer, x: layer(heads_first(x)), [("N", 64, 512)], True),
+        (lambda layer, x: layer(heads_first(x)), [(64, 64, 512)], True),
+        (lambda layer, x: layer(ingot.functional.concat([x, x], 1)), [("N", 64, 512)], True),
+        (lambda layer, x: layer(ingot.functional.concat([x, x], 0)), [("N", 64, 512)], False),
+        (lambda layer, x: layer(ingot.functional.softmax(x, dim=-1)), [("N", 64, 512)], True),
+        (lambda layer, x: layer(ingot.functional.softmax(x, dim=0)), [("N", 64, 512)], False),
+        (lambda layer, x: layer(x.sum(1)), [("N", 2, 64, 512)], True),
+        (lambda layer, x: layer(x.sum(0)), [(2, 64, 64, 512)], False),
+        (lambda layer, x: layer(ingot.functional.cumsum(x, 1)), [("N", 64, 512)], False),  # it may mix them
+    ],
+)  # fmt: skip
+def test_rows_of_different_samples_are_no_pairs(forward: Any, shapes: list[Any], pairs: bool | None) -> None:
+    found = taken(forward, *shapes)
+    assert found == ([None, None] if pairs is None else ["strassen" if pairs else None])
+
+
+class Block(ingot.nn.Module):
+    """A layer of a transformer, with its norms, a mask, and a first layer that reads ids."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.project = ingot.nn.Linear(512, 512)
+        self.words = ingot.nn.Embedding(100, 512)
+        self.qkv, self.out = ingot.nn.Linear(512, 1536), ingot.nn.Linear(512, 512)
+        self.up, self.down = ingot.nn.Linear(512, 1024), ingot.nn.Linear(1024, 512)
+        self.before, self.after = ingot.nn.LayerNorm(512), ingot.nn.RmsNorm(512)
 
-    def forward(self, x: ingot.Tensor) -> ingot.Tensor:
-        return self.project(x.transpose(0, 1))
-
-
-class Twice(ingot.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = ingot.nn.Linear(512, 512)
-
-    def forward(self, x: ingot.Tensor) -> ingot.Tensor:
-        return self.layer(self.layer(x))
+    def forward(self, ids: Any, mask: Any) -> Any:
+        x = self.words(ids)
+        q, k, v = (t.reshape(-1, 64, 8, 64).permute(0, 2, 1, 3) for t in self.qkv(self.before(x)).split(512, dim=2))
+        mixed = ingot.functional.scaled_dot_product_attention(q, k, v, mask.reshape(-1, 1, 1, 64))
+        x = x + self.out(mixed.permute(0, 2, 1, 3).reshape(-1, 64, 512))
+        return x + self.down(ingot.functional.gelu(self.up(self.after(x))))
 
 
-def taken(module: ingot.nn.Module, shape: tuple[int, ...]) -> list[str | None]:
-    """What the products of a net of these inputs take, and are offered."""
-    inputs = {"x": Spec(shape, "float32")}
-    engine = ingot.build(module, inputs, precision="float32", weights_from="random", progress=False, report=False)
-    program = engine.header["programs"]["cpu"]["entries"]["main"]
-    offered = [words for words in alternatives(program).values() if "strassen" in words]
-    calls = [call["params"].get("algorithm") for call in program["calls"] if call["kernel"] == "matmul_packed"]
-    return [*calls, *(["offered"] if offered else [])]
-
-
-def test_rows_of_different_samples_are_no_pairs() -> None:
-    assert taken(Attention(), (64, 10, 512)) == [None]
-    assert taken(Attention(), (64, 128, 512)) == [None]
-    assert taken(Attention(), (1, 64, 512)) == [None]  # rows of one sample are one row
-    assert taken(ingot.nn.Linear(512, 512), (8, 64, 512)) == ["strassen"]
-    assert taken(ingot.nn.Linear(512, 512), (64, 64, 512)) == [None]  # either may be the samples
-
-
-def test_a_weight_that_two_layers_share_has_no_sums_for_each() -> None:
-    assert taken(Twice(), (1, 64, 512)) == [None, None, "offered"]
+def test_a_transformer_keeps_samples_apart() -> None:
+    n = ingot.Dim("N", 1, 9)
+    inputs = {"ids": Spec((n, 64), "int64"), "mask": Spec((n, 64), "float32")}
+    engine = ingot.build(Block(), inputs, precision="float32", weights_from="random", progress=False, report=False)
+    calls = engine.header["programs"]["cpu"]["entries"]["main"]["calls"]
+    products = [call["params"].get("algorithm") for call in calls if call["kernel"] == "matmul_packed"]
+    assert products == ["strassen"] * 4
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ingot import dtypes
 from ingot.backends.cost import size
+from ingot.backends.cpu.samples import of_one_sample
 from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, layout, sizes_of
 from ingot.ir import Node
@@ -62,25 +62,8 @@ def _by_pairs(node: Node, n: int, k: int, parts: int) -> bool:
     rows = x.shape[-2] if len(x.shape) > 2 else None
     if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE or parts != 1 or len(weight.uses) > 1:
         return False
-    if not of_one_sample(x.shape, [value.shape for value in x.network.inputs]):
-        return False
-    return x.dtype is weight.dtype and x.dtype.name in PAIRED and can_pair(rows, n, k)
-
-
-def of_one_sample(shape: Sequence[Any], inputs: Iterable[Sequence[Any]]) -> bool:
-    """Whether the last dimension but one of x counts rows of one sample, by the shapes of the network's inputs.
-
-    Samples lie along an input's first dimension. A fixed number of them that is x's number of rows too may be just
-    that (torch's attention has the sequence first inside), and so may one that x's first dimension is no multiple of.
-    """
-    first, rows = shape[0], shape[-2]
-    samples = {given[0] for given in inputs if given and isinstance(given[0], int) and given[0] > 1}
-    return all(rows != number and isinstance(first, int) and first % number == 0 for number in samples)
-
-
-def can_pair(rows: int, n: int, k: int) -> bool:
-    """Whether Strassen's step can multiply samples of so many rows, as native/kernels/strassen.h takes them."""
-    return rows % 2 == 0 and k % 2 == 0 and -(-n // 32) % 2 == 0
+    pairs = rows % 2 == 0 and k % 2 == 0 and -(-n // 32) % 2 == 0  # as native/kernels/strassen.h takes them
+    return pairs and x.dtype is weight.dtype and x.dtype.name in PAIRED and of_one_sample(x, -2)
 
 
 def _moe(op: Any, node: Node) -> Use | Refusal:

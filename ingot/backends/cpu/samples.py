@@ -1,0 +1,156 @@
+"""Along which dimension of a value the samples of a batch lie, as far as the ops that made it say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ingot import dims
+from ingot.errors import DimError
+from ingot.ir import Node, Value
+from ingot.ops.binary import Binary
+from ingot.ops.conversion import Cast
+from ingot.ops.dense_attention import ScaledDotProductAttention
+from ingot.ops.elementwise import LogicalNot, Unary, Where
+from ingot.ops.fused import FusedElementwise
+from ingot.ops.indexing import Embedding
+from ingot.ops.lowering import Lowered
+from ingot.ops.movement import Concat, Expand, Permute, Reshape, Slice
+from ingot.ops.norm import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from ingot.ops.pool import AdaptivePool, Pool
+from ingot.ops.product import Matmul
+from ingot.ops.reduce import Normalised, Reduce
+from ingot.ops.resample import Resize
+from ingot.ops.spatial import Conv, ConvTranspose
+
+BROADCAST = (Unary, Binary, Where, Cast, LogicalNot, FusedElementwise, Expand)
+OF_IMAGES = (Conv, ConvTranspose, BatchNorm, GroupNorm, Pool, AdaptivePool, Resize)
+OF_ROWS = (LayerNorm, RmsNorm, Embedding)  # Embedding: its result has one dimension more, the last
+
+
+class Samples(NamedTuple):
+    """Place i along `axis` is of sample i // `inner` % `count`."""
+
+    axis: int
+    count: Any  # a size, as `inner` is
+    inner: Any = 1
+
+
+class _Mixed(Exception):
+    """Samples may meet, or where they lie is not known."""
+
+
+def of_one_sample(value: Value, axis: int) -> bool:
+    """Whether what lies along `axis` of a network's value, all else equal, is known to be of one sample in each place.
+
+    Samples lie along the first dimension of each input whose first size is not 1, and inputs of other counts have
+    other samples.
+    """
+    found: dict[Value, Samples | None | type[_Mixed]] = {}
+    for given in value.network.inputs:
+        shape = () if given.is_state else given.shape
+        found[given] = _Mixed if given.is_state else Samples(0, shape[0]) if shape and shape[0] != 1 else None
+    for node in value.network.nodes:
+        if value in found:
+            break
+        for result in node.outputs:
+            try:
+                found[result] = _through(node, result, found)
+            except (_Mixed, DimError):  # sizes that are too long to be told apart
+                found[result] = _Mixed
+    where = found[value]
+    return where is None or isinstance(where, Samples) and where.axis != axis % len(value.shape)
+
+
+def _through(node: Node, result: Value, found: Mapping[Value, Any]) -> Samples | None:
+    known = [(operand, found.get(operand)) for operand in node.given]
+    if any(where is _Mixed for _, where in known) or result.is_state:
+        raise _Mixed
+    led = [(operand, where) for operand, where in known if where is not None]
+    if not led:
+        return None
+    x, first = led[0]
+    _require(all(where[1:] == first[1:] for _, where in led))
+    op = node.op.inner if isinstance(node.op, Lowered) else node.op
+    if isinstance(op, Reshape):
+        return _reshaped(first, x.shape, result.shape)
+    return Samples(_axis(op, node, led, result.shape), first.count, first.inner)
+
+
+def _reshaped(where: Samples, before: Sequence[Any], after: Sequence[Any]) -> Samples:
+    """The order of all elements stays, so what is the same distance apart does."""
+    distance = dims.mul(where.inner, *before[where.axis + 1 :])
+    for axis in range(len(after)):
+        step = dims.mul(*after[axis + 1 :])
+        if 0 not in (step, distance) and dims.mod(distance, step) == 0:
+            _require(dims.mod(dims.mul(step, after[axis]), dims.mul(distance, where.count)) == 0)
+            return Samples(axis, where.count, dims.floordiv(distance, step))
+    raise _Mixed
+
+
+def _axis(op: Any, node: Node, led: Sequence[tuple[Value, Samples]], shape: Sequence[Any]) -> int:
+    x, axis = led[0][0], led[0][1].axis
+    rank = len(x.shape)
+    if isinstance(op, BROADCAST):
+        return _aligned(led, shape)
+    if isinstance(op, Matmul):
+        return _of_product(op, node, led, shape)
+    if isinstance(op, ScaledDotProductAttention):
+        return _below(_aligned(led, (*shape[:-3], None, None, None)), len(shape) - 3)
+    if isinstance(op, OF_IMAGES):
+        _require(x is node.inputs[0] and axis == 0 and x.shape[0] == shape[0])
+        _require(all(_is_added(y, node) and where.axis == 0 and len(y.shape) == rank for y, where in led[1:]))
+        return 0
+    if isinstance(op, Concat):
+        _require(op.dim % rank != axis and all(where.axis == axis for _, where in led))
+        return axis
+    _require(x is node.inputs[0] and len(led) == 1)
+    if isinstance(op, OF_ROWS):
+        return _below(axis, len(shape) - 1)
+    if isinstance(op, Permute):
+        return tuple(op.dims).index(axis)
+    if isinstance(op, Slice):
+        _require(op.strides[axis] == 1 and op.starts[axis] == 0 and shape[axis] == x.shape[axis])
+        return axis
+    if isinstance(op, Normalised):
+        _require(op.axis % rank != axis)
+        return axis
+    if isinstance(op, Reduce):
+        gone = set(range(rank)) if op.axes is None else {a % rank for a in op.axes}
+        _require(axis not in gone)
+        return axis if op.keepdims else axis - sum(a < axis for a in gone)
+    raise _Mixed
+
+
+def _of_product(op: Matmul, node: Node, led: Sequence[tuple[Value, Samples]], shape: Sequence[Any]) -> int:
+    """Rows of the first operand, or leading dimensions of both; what an epilogue reads is like the result."""
+    for operand, where in led:
+        is_first, is_added = operand is node.inputs[0], _is_added(operand, node)
+        _require(not is_added or len(operand.shape) == len(shape))
+        has_rows = is_added or is_first and not op.transpose_a
+        _below(where.axis, len(operand.shape) - (1 if has_rows else 2))
+    return _below(_aligned(led, (*shape[:-1], None)), len(shape) - 1)
+
+
+def _is_added(operand: Value, node: Node) -> bool:
+    """Whether an epilogue reads it beside the op's own operands."""
+    return isinstance(node.op, Lowered) and any(operand is one for one in node.inputs[len(node.op.layouts) :])
+
+
+def _aligned(led: Sequence[tuple[Value, Samples]], shape: Sequence[Any]) -> int:
+    """The one axis of `shape` along which samples lie where operands broadcast to it."""
+    axes = {len(shape) - len(operand.shape) + where.axis for operand, where in led}
+    _require(len(axes) == 1)
+    (axis,) = axes
+    _require(axis >= 0 and all(operand.shape[where.axis] == shape[axis] for operand, where in led))
+    return axis
+
+
+def _below(axis: int, end: int) -> int:
+    _require(axis < end)
+    return axis
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise _Mixed
