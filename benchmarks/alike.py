@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ingot.backends import torch_executor
-from ingot.builder import compile as compiling
+from ingot.builder.compile import Owned
 from ingot.models.weights import RandomWeights
 from ingot.passes.weights import recipe_of
 
@@ -23,7 +23,7 @@ def alike() -> Iterator[None]:
     drawn: dict[Any, Any] = {}
     made: dict[Any, Any] = {}
     read: dict[Any, Any] = {}
-    draw, make, stored = RandomWeights.__getitem__, compiling._tensor, torch_executor.stored
+    draw, make, stored = RandomWeights.__getitem__, Owned.evaluate, torch_executor.stored
 
     def draws(weights: Any, name: str) -> Any:
         spec = weights._specs[name]
@@ -32,13 +32,10 @@ def alike() -> Iterator[None]:
             drawn[key] = draw(weights, name)
         return drawn[key]
 
-    def makes(name: str, value: Any, weights: Any, shared: Any, small: Any) -> Any:
-        if value.kind == "constant":
-            return make(name, value, weights, shared, small)
-        recipe = recipe_of(value)
-        key = (recipe.steps, tuple(id(weights[source]) for source in recipe.sources), str(value.spec))
+    def makes(several: Any, recipe: Any) -> Any:
+        key = (recipe.steps, tuple(id(several._parameters[source]) for source in recipe.sources))
         if key not in made:
-            made[key] = make(name, value, weights, shared, small)
+            made[key] = make(several, recipe)
         return made[key]
 
     def reads(reader: Any, value: Any) -> Any:
@@ -50,7 +47,7 @@ def alike() -> Iterator[None]:
         return read[key]
 
     with (
-        patch.object(RandomWeights, "__getitem__", draws), patch.object(compiling, "_tensor", makes),
+        patch.object(RandomWeights, "__getitem__", draws), patch.object(Owned, "evaluate", makes),
         patch.object(torch_executor, "stored", reads),
     ):  # fmt: skip
         yield

@@ -32,7 +32,7 @@ Where = dict[int, Array]  # the place of a part: its indices along axes that it 
 
 KEPT = 4  # steps whose operands a Reader keeps, for they are asked for one after the other
 MAX_WAY = 64  # steps to invert one after the other: a few in what ingot writes, thousands in what a stranger may
-GROWTH = 64  # how many times as many bytes as there are may be made of them: 1 to 10 in what ingot writes
+GROWTH = 64  # how many times as many bytes as there are may be made of them: 1 to 8 in what ingot writes
 SMALL = 64 << 20  # bytes that may be made in any case
 OPERAND = 1 << 8  # bytes that an operand of a step counts for in any case, which takes time too
 
@@ -164,7 +164,7 @@ class Shown:
         self, recipe: Recipe, numbers: Sequence[int], given: Collection[str], new: Sequence[bool], exact: bool = False
     ) -> Derivation:
         self.spend(OPERAND * len(numbers))
-        count, names = len(recipe.sources), set(recipe.sources)
+        count = len(recipe.sources)
         hidden_by = {len(numbers) - 1: ""}  # values that are needed, and the last step above them without an inverse
         labels: dict[int, str] = {}
         shown: dict[str, int] = {}
@@ -183,7 +183,7 @@ class Shown:
             if number is None and recipe.sources[i] not in given and not exact:
                 number = self.form(recipe.sources[i])
             if number is not None:
-                labels[i] = _unlike(f"value {i}", names)
+                labels[i] = _unlike(f"value {number}", self.parameters)  # the same in all derivations
                 shown[labels[i]] = number
             else:
                 labels[i] = recipe.sources[i]
@@ -191,20 +191,30 @@ class Shown:
                     lacking[labels[i]] = hidden_by[i]
         return Derivation(_left(recipe, hidden_by, labels), shown, lacking)
 
-    def check(self, derivation: Derivation, known: Mapping[str, Known] | None, there: int) -> Known:
-        """dtype and shape of what a derivation makes, before any of it exists.
+    def check(self, derivations: Sequence[Derivation], known: Mapping[str, Known] | None, there: int) -> list[Known]:
+        """dtypes and shapes of what derivations make together, before any of it exists. What several of them make
+        counts once, as it is made once (ir/evaluation.py).
 
-        known: of its given sources, where they are no parameters as the network has them. there: bytes of the tensor
-        that it replaces. Raises RecipeError for what cannot be made, or only out of all proportion to what there is.
+        known: of their given sources, where they are no parameters as the network has them. there: bytes of the tensors
+        that they replace. Raises RecipeError for what cannot be made, or only out of all proportion to what there is.
         """
-        shown = {label: self.specs[number] for label, number in derivation.shown.items()}
-        specs: list[Any] = derivation.recipe.infer_all({**self.parameters, **(known or {}), **shown})
-        count = len(derivation.recipe.sources)
-        given, made = (sum(_bytes(s) for s in part if s is not None) for part in (specs[:count], specs[count:]))
-        if made > GROWTH * (given + there) + SMALL:
-            raise RecipeError(f"its recipe makes {made:,} bytes of {given:,}: the file is damaged")
-        self.spend(made)
-        return specs[-1]  # type: ignore[no-any-return]
+        numbering = Numbering()
+        given: dict[int, int] = {}
+        made: dict[int, int] = {}
+        results: list[Known] = []
+        for derivation in derivations:
+            shown = {label: self.specs[number] for label, number in derivation.shown.items()}
+            specs: list[Any] = derivation.recipe.infer_all({**self.parameters, **(known or {}), **shown})
+            count = len(derivation.recipe.sources)
+            for i, (number, spec) in enumerate(zip(numbering.of(derivation.recipe), specs, strict=True)):
+                if spec is not None:
+                    (given if i < count else made)[number] = _bytes(spec)
+            results.append(specs[-1])
+        of, to = sum(given.values()), sum(made.values())
+        if to > GROWTH * (of + there) + SMALL:
+            raise RecipeError(f"its recipe makes {to:,} bytes of {of:,}: the file is damaged")
+        self.spend(to)
+        return results
 
     def spend(self, count: int) -> None:
         """Counts bytes that are made. Raises RecipeError where they are out of all proportion to what is stored."""
@@ -260,20 +270,24 @@ class Reader:
 
 
 class Operands(Mapping[str, Array]):
-    """What a derivation is evaluated on: shown values, each made when it is asked for, and given sources."""
+    """What derivations are evaluated on: shown values, each made when it is asked for, and given sources."""
 
-    def __init__(self, reader: Reader, derivation: Derivation, given: Mapping[str, Array] | None = None) -> None:
-        self._reader, self._derivation, self._given = reader, derivation, given or {}
+    def __init__(
+        self, reader: Reader, derivations: Sequence[Derivation], given: Mapping[str, Array] | None = None
+    ) -> None:
+        self._reader, self._given = reader, given or {}
+        self._shown = {label: number for one in derivations for label, number in one.shown.items()}
+        self._sources = dict.fromkeys(label for one in derivations for label in one.recipe.sources)
 
     def __getitem__(self, label: str) -> Array:
-        number = self._derivation.shown.get(label)
+        number = self._shown.get(label)
         return self._given[label] if number is None else self._reader.value(number)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._derivation.recipe.sources)
+        return iter(self._sources)
 
     def __len__(self) -> int:
-        return len(self._derivation.recipe.sources)
+        return len(self._sources)
 
 
 # ------------------------------------------------------------------------------------------------------- ways back

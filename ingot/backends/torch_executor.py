@@ -25,8 +25,8 @@ from ingot.backends.torch_device import Settings, Threads, available_again, own_
 from ingot.backends.torch_target import TORCH
 from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, MemoryLimitError, UserError
 from ingot.ir import Network, Node, Op, StateSpec, Value
+from ingot.ir.evaluation import evaluate
 from ingot.ir.interpret import bind, learn, rounds_together
-from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.verify import verify
 from ingot.ops.in_torch import call, check, known, shared, to_arrays, to_tensor
@@ -106,11 +106,11 @@ def stored(reader: Reader, value: Value) -> Array:
             f"{value.name} cannot be had for device torch: {', '.join(derivation.lacking)} is stored only in a form "
             "that cannot be undone: build the engine again from its source"
         )
-    dtype, shape = shown.check(derivation, None, 0)
+    ((dtype, shape),) = shown.check([derivation], None, 0)
     if (dtype, shape) != (value.dtype, value.spec.evaluate({})):
         raise EngineFileError(f"weight {value.name} should be {value.spec}, and its recipe gives {dtype.name}"
                               f"{list(shape)}")  # fmt: skip
-    return evaluate(derivation.recipe, Operands(reader, derivation))
+    return evaluate(derivation.recipe, Operands(reader, [derivation]))
 
 
 class TorchExecutor:
@@ -460,4 +460,6 @@ def _without_autocast(torch: Any, kind: str) -> AbstractContextManager[Any]:
     if not torch.amp.is_autocast_available(kind):
         return nullcontext()
     return torch.autocast(kind, enabled=False)  # type: ignore[no-any-return]
+
+
 _threads = Threads()

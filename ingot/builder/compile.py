@@ -20,7 +20,8 @@ from ingot.engine import file
 from ingot.engine.session import Engine
 from ingot.errors import RecipeError, UserError
 from ingot.ir import Network, Value
-from ingot.ir.recipe import Recipe, ScalesError, Small, evaluate
+from ingot.ir.evaluation import Together, alike
+from ingot.ir.recipe import Recipe, ScalesError
 from ingot.ir.text import to_json
 from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat
 from ingot.ops.external import external_ops
@@ -141,13 +142,16 @@ class _Lent(Borrowed):
         return self.seen[-1]
 
 
-def owned(recipe: Recipe, weights: Mapping[str, Array], small: Small | None = None) -> Array:
-    """What a recipe makes, in memory that no borrower's array shares. small: as `evaluate` takes it."""
-    if not isinstance(weights, Borrowed):
-        return evaluate(recipe, weights, small)
-    lent = _Lent(weights)
-    array = evaluate(recipe, lent, small)
-    return array.copy() if any(np.may_share_memory(array, one) for one in lent.seen) else array
+class Owned(Together):
+    """The same, in memory that no borrower's array shares."""
+
+    def __init__(self, recipes: Sequence[Recipe], weights: Mapping[str, Array]) -> None:
+        self._lent = _Lent(weights if isinstance(weights, Borrowed) else {})
+        super().__init__(recipes, self._lent if isinstance(weights, Borrowed) else weights)
+
+    def evaluate(self, recipe: Recipe) -> Array:
+        array = super().evaluate(recipe)
+        return array.copy() if any(np.may_share_memory(array, one) for one in self._lent.seen) else array
 
 
 def make_tensors(
@@ -162,23 +166,28 @@ def make_tensors(
     float16 does not hold.
     """
     faults: list[ScalesError] = []
-    alike: dict[str, list[str]] = {}  # the tensors of a weight, one after the other: its scales are made once
-    for name, value in stored.items():
-        alike.setdefault(name if value.kind == "constant" else recipe_of(value).sources[0], []).append(name)
+    tensors = {n: np.asarray(v.array, order="C") for n, v in stored.items() if v.kind == "constant"}
+    recipes = {name: recipe_of(value) for name, value in stored.items() if name not in tensors}
+    known = {} if shared is None else shared
 
     def made(names: Sequence[str]) -> dict[str, Array]:
-        small, found = Small(), {}
-        for name in sorted(names, key=lambda name: -_steps(stored[name])):  # on its way the longest makes the scales
+        found: dict[str, Array] = {}
+        several = Owned([recipes[name] for name in names if recipes[name] not in known], weights)
+        for name in names:
+            recipe = recipes[name]
             try:
-                found[name] = _tensor(name, stored[name], weights, shared, small)
+                array = known[recipe] if recipe in known else several.evaluate(recipe)
             except ScalesError as e:
                 faults.append(e)
+                continue
+            if shared is not None:
+                shared[recipe] = array
+            found[name] = _checked(name, stored[name], array)
         return found
 
-    tensors: dict[str, Array] = {}
-    count = 0
+    count, groups = len(tensors), alike(recipes.items())
     with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
-        for names, found in zip(alike.values(), pool.map(made, alike.values()), strict=True):
+        for names, found in zip(groups, pool.map(made, groups), strict=True):
             tensors |= found
             count += len(names)
             if done:
@@ -188,21 +197,7 @@ def make_tensors(
     return {name: tensors[name] for name in stored}
 
 
-def _steps(value: Value) -> int:
-    return 0 if value.kind == "constant" else len(recipe_of(value).steps)
-
-
-def _tensor(
-    name: str, value: Value, weights: Mapping[str, Array], shared: MutableMapping[Recipe, Array] | None, small: Small
-) -> Array:  # fmt: skip
-    if value.kind == "constant":
-        return np.asarray(value.array, order="C")
-    recipe = recipe_of(value)
-    array = None if shared is None else shared.get(recipe)
-    if array is None:
-        array = owned(recipe, weights, small)
-        if shared is not None:
-            shared[recipe] = array
+def _checked(name: str, value: Value, array: Array) -> Array:
     kind: DType = value.dtype
     if array.shape != value.shape or array.dtype != kind.numpy:
         found = f"{array.dtype}{list(array.shape)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from ingot.engine.session import Engine
 from ingot.errors import RecipeError, UserError
 from ingot.ir import Network, Node, StateSpec, Value
 from ingot.ir.difference import difference
-from ingot.ir.recipe import evaluate
+from ingot.ir.evaluation import Together, alike
 from ingot.ir.text import from_json
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import computed
@@ -109,17 +109,20 @@ class Stored(Sources):
     def make(self, tensors: Mapping[str, Value]) -> dict[str, Array]:
         derivations = {name: self._derivation(value) for name, value in tensors.items() if value.kind == "parameter"}
 
-        def made(name: str) -> Array:
-            if name not in derivations:
-                return np.asarray(tensors[name].array, order="C")
-            dtype, shape = self._shown.check(derivations[name], None, 0)
-            if (dtype, shape) != (tensors[name].dtype, tensors[name].shape):
-                raise RecipeError(f"tensor {name} should be {tensors[name].spec} and its recipe gives {dtype.name}"
-                                  f"{list(shape)}")  # fmt: skip
-            return evaluate(derivations[name].recipe, Operands(Reader(self._shown), derivations[name], self.sources))
+        def made(names: Sequence[str]) -> dict[str, Array]:
+            several = [derivations[name] for name in names]
+            for name, (dtype, shape) in zip(names, self._shown.check(several, None, 0), strict=True):
+                if (dtype, shape) != (tensors[name].dtype, tensors[name].shape):
+                    raise RecipeError(f"tensor {name} should be {tensors[name].spec} and its recipe gives {dtype.name}"
+                                      f"{list(shape)}")  # fmt: skip
+            together = Together([one.recipe for one in several], Operands(Reader(self._shown), several, self.sources))
+            return {name: together.evaluate(derivations[name].recipe) for name in names}
 
+        found = {n: np.asarray(v.array, order="C") for n, v in tensors.items() if n not in derivations}
         with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
-            return dict(zip(tensors, pool.map(made, tensors), strict=True))
+            for part in pool.map(made, alike((name, one.recipe) for name, one in derivations.items())):
+                found |= part
+        return {name: found[name] for name in tensors}
 
     def _derivation(self, value: Value) -> Derivation:
         return self._shown.derivation(recipe_of(value), self.sources)

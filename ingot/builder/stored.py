@@ -7,7 +7,7 @@ values; where it needs a source that nobody shows, that source has to be given.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -15,11 +15,12 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.backends.stored import Derivation, Operands, Reader, Shown, as_known, unfit
-from ingot.builder.compile import Borrowed, owned
+from ingot.builder.compile import Borrowed, Owned
 from ingot.engine.self_test import KEY as SELF_TEST
 from ingot.engine.session import Engine
 from ingot.errors import IngotError, RecipeError
 from ingot.ir import Network
+from ingot.ir.evaluation import alike
 from ingot.ir.recipe import Known, Recipe
 
 Array = np.ndarray[Any, Any]
@@ -62,15 +63,20 @@ def remade(
     known = {name: (dtypes.get(array.dtype), array.shape) for name, array in adapters.items()}
     shown.allow([known[name] if name in known else shown.parameters[name] for name in sources])
 
-    def made(one: Remake) -> Array | str:
+    by_name = {one.tensor: one for one in remakes}
+    found: dict[str, Array] = {}
+
+    def made(names: Sequence[str]) -> str:
         try:
-            return _made(shown, one, sources, known)
+            found.update(_made(shown, [by_name[name] for name in names], sources, known))
         except IngotError as e:
             return str(e)
+        return ""
 
+    groups = alike((one.tensor, one.derivation.recipe) for one in remakes)
     with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
-        found = {one.tensor: array for one, array in zip(remakes, pool.map(made, remakes), strict=True)}
-    if faults := dict.fromkeys(array for array in found.values() if isinstance(array, str)):
+        faults = dict.fromkeys(filter(None, pool.map(made, groups)))
+    if faults:
         rest = [f"… and {len(faults) - MAX_LISTED:,} more"] if len(faults) > MAX_LISTED else []
         raise RecipeError("\n  ".join(["these weights cannot be made:", *[*faults][:MAX_LISTED], *rest]))
     header = engine.header
@@ -81,16 +87,26 @@ def remade(
     return engine.with_tensors({**header, "weights": weights, "config": config}, tensors)
 
 
-def _made(shown: Shown, one: Remake, sources: Mapping[str, Array], known: Mapping[str, Known]) -> Array:
-    stored = shown.tensor(one.tensor)
-    dtype, shape = shown.check(one.derivation, known, stored.nbytes)
-    stored = as_known(stored, (dtype, shape))
-    if (dtype.numpy, shape) != (stored.dtype, stored.shape):
-        raise unfit(one.tensor, stored, (dtype, shape))
-    array = owned(one.derivation.recipe, Borrowed(Operands(Reader(shown), one.derivation, sources)))
-    if (array.dtype, array.shape) != (stored.dtype, stored.shape):
-        raise unfit(one.tensor, stored, (dtypes.get(array.dtype), array.shape))
-    return array
+def _made(
+    shown: Shown, remakes: Sequence[Remake], sources: Mapping[str, Array], known: Mapping[str, Known]
+) -> dict[str, Array]:
+    """Tensors that begin alike. What they have in common is made once."""
+    derivations = [one.derivation for one in remakes]
+    there = sum(shown.tensor(one.tensor).nbytes for one in remakes)
+    for one, (dtype, shape) in zip(remakes, shown.check(derivations, known, there), strict=True):
+        stored = as_known(shown.tensor(one.tensor), (dtype, shape))
+        if (dtype.numpy, shape) != (stored.dtype, stored.shape):
+            raise unfit(one.tensor, stored, (dtype, shape))
+    operands = Operands(Reader(shown), derivations, sources)
+    several = Owned([one.recipe for one in derivations], Borrowed(operands))
+    found: dict[str, Array] = {}
+    for one in remakes:
+        array = found[one.tensor] = several.evaluate(one.derivation.recipe)
+        result = dtypes.get(array.dtype), array.shape
+        stored = as_known(shown.tensor(one.tensor), result)
+        if (array.dtype, array.shape) != (stored.dtype, stored.shape):
+            raise unfit(one.tensor, stored, result)
+    return found
 
 
 class Recovered(Mapping[str, Array]):

@@ -7,17 +7,18 @@ are numbered, the sources first and then one per step; the last value is the sto
      "steps": [["cast", 1, {"dtype": "bfloat16", "in": [0]}], ["cast", 1, {"dtype": "bfloat16", "in": [1]}],
                ["pack_panels", 1, {"in": [2, 3]}]]}
 
-The one function `evaluate` therefore serves building, refit, adapter merging and re-specialising. Steps age as ops do
-(ir/versions.py): one whose arguments or their meaning change gets a new version, which can do all that the old one did,
-bit for bit. What a file says of the old one is read as the new one. Layout steps (`transpose`, `reshape`, `pad`, the
-panels of a target) have an exact inverse, so that the portable form can be recovered from a stored tensor bit for bit.
-The steps of all targets are in ir/steps/; a target's own stand beside its lowered ops, as ops/panels.py does.
+What evaluates them (ir/evaluation.py) therefore serves building, refit, adapter merging and re-specialising. Steps age
+as ops do (ir/versions.py): one whose arguments or their meaning change gets a new version, which can do all that the
+old one did, bit for bit. What a file says of the old one is read as the new one. Layout steps (`transpose`, `reshape`,
+`pad`, the panels of a target) have an exact inverse, so that the portable form can be recovered from a stored tensor
+bit for bit. The steps of all targets are in ir/steps/; a target's own stand beside its lowered ops, as ops/panels.py
+does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from reprlib import repr as brief
 from typing import Any
@@ -33,7 +34,6 @@ Shape = tuple[int, ...]
 Known = tuple[DType, Shape]  # what is known of a value before it exists
 
 ADAPTER = "lora."  # begins the names of sources that are an adapter's: `lora.<adapter>.<module>.A`
-SMALLER = 16  # times, than what it is made of: what is worth keeping for other recipes
 MAX_STEPS = 1 << 12  # that a recipe in a file may have: several for each expert of a layer
 MAX_CASTS = 4  # of a parameter, one after the other, that are followed; ingot writes two
 MAX_RANK = 64  # NumPy's
@@ -51,6 +51,14 @@ class ScalesError(RecipeError):
 def require(ok: bool, why: str) -> None:
     if not ok:
         raise RecipeError(why)
+
+
+def known_as(sources: Mapping[str, Any], name: str) -> Any:
+    """What is known of a source. Raises RecipeError for one without a value."""
+    try:
+        return sources[name]
+    except KeyError:
+        raise RecipeError(f"parameter {name!r} has no value, and a recipe needs it") from None
 
 
 @dataclass(frozen=True)
@@ -120,30 +128,21 @@ class Recipe:
     def infer_all(self, sources: Mapping[str, Known]) -> list[Known]:
         """The same of every value, the sources first."""
         # No network lists an adapter's tensors: None, where nobody says what they are.
-        values: list[Any] = [
-            sources.get(n) if n.startswith(ADAPTER) else self._source(sources, n) for n in self.sources
-        ]
+        values: list[Any] = [sources.get(n) if n.startswith(ADAPTER) else known_as(sources, n) for n in self.sources]
         for i, call in enumerate(self.steps):
             try:
                 operands = [values[j] for j in call.inputs]
                 require(None not in operands or call.name == "lora_merge", "an adapter's tensor is no operand")
                 values.append(_possible(call.step.infer(operands, **dict(call.args))))
             except RecipeError as e:
-                raise self._fault(i, e) from None
+                raise self.fault(i, e) from None
         return values
 
-    def _fault(self, number: int, why: RecipeError) -> RecipeError:
+    def fault(self, number: int, why: RecipeError) -> RecipeError:
         """What a step refuses, with its place."""
         name, sources = self.steps[number].name, ", ".join(self.sources)
         message = f"step {number} ({name}) of the recipe from {sources}: {why}"
         return ScalesError(message, self.sources) if isinstance(why, ScalesError) else RecipeError(message)
-
-    @staticmethod
-    def _source(sources: Mapping[str, Any], name: str) -> Any:
-        try:
-            return sources[name]
-        except KeyError:
-            raise RecipeError(f"parameter {name!r} has no value, and a recipe needs it") from None
 
     def json(self) -> dict[str, Any]:
         """Plain data; steps with the versions of this release."""
@@ -240,74 +239,6 @@ def combine(step_name: str, recipes: Sequence[Recipe], /, **args: Any) -> Recipe
         results.append(here[-1])
     add(_call(step_of(step_name), tuple(results), args))
     return Recipe(sources, tuple(steps))
-
-
-class Small:
-    """What recipes made of one set of parameters and is much smaller than what it was made of, such as the scales of a
-    weight: for others that begin alike. One thread uses it at a time.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[Any, ...], int] = {}
-        self._arrays: dict[int, Array] = {}
-
-    def parts(self, recipe: Recipe) -> list[int]:
-        """A number for each value of a recipe, the same for what is made alike."""
-        found = [self._number(name) for name in recipe.sources]
-        for call in recipe.steps:
-            found.append(self._number(call.name, call.args, *(found[i] for i in call.inputs)))
-        return found
-
-    def _number(self, *made_by: Any) -> int:
-        return self._numbers.setdefault(made_by, len(self._numbers))
-
-    def get(self, part: int) -> Array | None:
-        """A copy of what was kept."""
-        return None if (array := self._arrays.get(part)) is None else array.copy()
-
-    def keep(self, part: int, result: Array, operands: Iterable[Array]) -> None:
-        """Keeps a copy of a result, if it is small."""
-        if SMALLER * result.size <= max(array.size for array in operands):
-            self._arrays[part] = result.copy()
-
-
-def evaluate(recipe: Recipe, parameters: Mapping[str, Array], small: Small | None = None) -> Array:
-    """The stored array. Intermediates go after their last use: a recipe needs little more memory than its result.
-
-    small: what earlier calls made of the same parameters; what this one makes is added.
-    """
-    values: dict[int, Array] = {}
-    parts = [] if small is None else small.parts(recipe)
-    first_step, wanted = len(recipe.sources), {len(recipe.sources) + len(recipe.steps) - 1}
-    last: dict[int, int] = {}
-    for i, call in reversed(list(enumerate(recipe.steps))):
-        if (j := first_step + i) not in wanted:
-            continue
-        if small is not None and (known := small.get(parts[j])) is not None:
-            values[j] = known
-            continue
-        wanted.update(call.inputs)
-        for one in call.inputs:
-            last.setdefault(one, i)
-    for i, call in enumerate(recipe.steps):
-        if (number := first_step + i) not in wanted or number in values:
-            continue
-        for j in call.inputs:
-            if j < first_step and j not in values:  # a source is read when it is needed, not before
-                values[j] = recipe._source(parameters, recipe.sources[j])
-        try:
-            result = call.step.apply([values[j] for j in call.inputs], **dict(call.args))
-        except RecipeError as e:
-            raise recipe._fault(i, e) from None
-        if small is not None:
-            small.keep(parts[number], result, (values[j] for j in call.inputs))
-        for j in set(call.inputs):
-            if last[j] == i:
-                del values[j]
-        values[number] = result
-    if not recipe.steps:
-        return recipe._source(parameters, recipe.sources[0])  # type: ignore[no-any-return]
-    return np.asarray(values[first_step + len(recipe.steps) - 1], order="C")
 
 
 def _possible(known: Known) -> Known:

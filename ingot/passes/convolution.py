@@ -14,7 +14,8 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dtypes import DType
 from ingot.ir import F, Network, Node, Op, Spec, Value
-from ingot.ir.recipe import Recipe, evaluate, source
+from ingot.ir.evaluation import evaluate
+from ingot.ir.recipe import Recipe, source
 from ingot.ops.fused import IDENTITY, PLUS
 from ingot.ops.layouts import Phase, phases
 from ingot.ops.lowering import MOST_INT8, MOST_TAPS, PRODUCT, Lowered, plain
@@ -73,8 +74,14 @@ def convolutions(network: Network, log: Log) -> None:
         with network.insert_before(node):
             new = lower(network, node)
         op: Any = new.node.op
-        note(log, "convolutions", node, f"as {op.inner.name}, its weight in {op.layouts[1][0]}" if op.packed else
-             f"as {op.inner.name} with an epilogue")
+        note(
+            log,
+            "convolutions",
+            node,
+            f"as {op.inner.name}, its weight in {op.layouts[1][0]}"
+            if op.packed
+            else f"as {op.inner.name} with an epilogue",
+        )
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dead)

@@ -23,9 +23,9 @@ import numpy as np
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Op, Value
 from ingot.ir.difference import difference
+from ingot.ir.evaluation import evaluate
 from ingot.ir.interpret import interpret
 from ingot.ir.precision import unscoped
-from ingot.ir.recipe import evaluate
 from ingot.ir.verify import Sound, held, same, verify
 from ingot.passes import batch_norm, known, simplify, smooth, weights, written_out
 from ingot.passes.clone import clone

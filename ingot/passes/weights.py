@@ -10,7 +10,8 @@ import numpy as np
 
 from ingot.dims import all_fixed
 from ingot.ir import Network, Node, Op, Spec, Value
-from ingot.ir.recipe import Recipe, combine, evaluate, source
+from ingot.ir.evaluation import evaluate
+from ingot.ir.recipe import Recipe, combine, source
 from ingot.ir.spec import axis_of
 from ingot.ops.conversion import Dequantize
 from ingot.ops.indexing import Embedding, Take

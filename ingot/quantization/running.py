@@ -15,8 +15,9 @@ from ingot.builder.compile import Compiled, compile_network, header_of, make_ten
 from ingot.engine.session import Engine, Session
 from ingot.errors import InputError, ValueFault
 from ingot.ir import F, Network, Value
+from ingot.ir.evaluation import evaluate
 from ingot.ir.precision import unscoped
-from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.recipe import Recipe
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan
 from ingot.passes.clone import clone

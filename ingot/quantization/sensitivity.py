@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot.ir import F, Network, Spec
+from ingot.ir.evaluation import evaluate
 from ingot.ir.precision import unscoped
-from ingot.ir.recipe import evaluate
 from ingot.passes.calibrated import Choice, Layer, as_rounded, layers_of, weight_as_stored
 from ingot.passes.clone import clone
 from ingot.passes.sections import Section, section

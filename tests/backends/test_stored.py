@@ -14,8 +14,9 @@ from ingot import dtypes
 from ingot.backends import stored
 from ingot.backends.stored import MAX_WAY, Operands, Reader, Shown
 from ingot.errors import RecipeError
+from ingot.ir.evaluation import evaluate
 from ingot.ir.numbering import Numbering
-from ingot.ir.recipe import MAX_CASTS, MAX_STEPS, Known, Recipe, StepCall, casts_at, combine, evaluate, source
+from ingot.ir.recipe import MAX_CASTS, MAX_STEPS, Known, Recipe, StepCall, casts_at, combine, source
 
 Array = np.ndarray[Any, Any]
 
@@ -41,8 +42,8 @@ def parameter(found: Shown, name: str) -> Array:
 def made(found: Shown, recipe: Recipe, given: Mapping[str, Array] | None = None) -> Array:
     derivation = found.derivation(recipe, given or {})
     assert not derivation.lacking
-    dtype, shape = found.check(derivation, None, 0)
-    array = evaluate(derivation.recipe, Operands(Reader(found), derivation, given))
+    ((dtype, shape),) = found.check([derivation], None, 0)
+    array = evaluate(derivation.recipe, Operands(Reader(found), [derivation], given))
     assert (array.dtype, array.shape) == (dtype.numpy, shape)
     return array
 
@@ -261,7 +262,7 @@ def test_steps_that_make_much_of_little(recipe: Recipe) -> None:
     found = Shown({"t": recipe}, lambda name: W, OF_W)
     derivation = found.derivation_anew(recipe, ["w"])
     with pytest.raises(RecipeError, match="makes .* bytes of 96: the file is damaged"):
-        found.check(derivation, {}, W.nbytes)
+        found.check([derivation], {}, W.nbytes)
 
 
 def test_a_tensor_may_be_made_again_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,9 +272,9 @@ def test_a_tensor_may_be_made_again_as_large_as_it_is(monkeypatch: pytest.Monkey
     made_bytes = 4 * 4 * (6 + 10_000)
     there = -(-made_bytes // stored.GROWTH) - W.nbytes
     found = Shown({"t": recipe}, lambda name: np.zeros((4, 10_006), np.float32), OF_W)
-    assert found.check(found.derivation_anew(recipe, ["w"]), {}, there) == (dtypes.float32, (4, 10_006))
+    assert found.check([found.derivation_anew(recipe, ["w"])], {}, there) == [(dtypes.float32, (4, 10_006))]
     with pytest.raises(RecipeError, match="the file is damaged"):
-        found.check(found.derivation_anew(recipe, ["w"]), {}, there - 1)
+        found.check([found.derivation_anew(recipe, ["w"])], {}, there - 1)
 
 
 def test_arrays_that_are_there_allow_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +293,7 @@ def test_what_is_not_needed_allows_nothing() -> None:
     steps = tuple(StepCall(c.name, tuple(i + (i > 0) for i in c.inputs), c.args) for c in padded.steps)
     found = Shown({"t": Recipe(("w", "huge"), steps)}, lambda name: W, known)
     with pytest.raises(RecipeError, match="the file is damaged"):
-        found.check(found.derivation_anew(found.recipes["t"], ["w"]), {}, W.nbytes)
+        found.check([found.derivation_anew(found.recipes["t"], ["w"])], {}, W.nbytes)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ingot.cli.main import main
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.ir import Network, Spec
-from ingot.ir.recipe import evaluate
+from ingot.ir.evaluation import evaluate
 from ingot.ir.weight_format import FORMATS, config_of, format_of, weight_format
 from ingot.passes.quantize import quantized
 from tests import nets

@@ -440,3 +440,31 @@ def test_a_file_whose_recipe_makes_much_of_little(tmp_path: Path, much: list[int
     assert np.array_equal(*(next(iter(one(x).values())) for one in (found, engine)))
     with pytest.raises(RecipeError, match="the file is damaged|is larger than any memory"):
         found.refit({"weight": np.zeros((64, 8), np.float32)})
+
+
+TRANSPOSED = {  # inputs, outputs, kernel, stride, groups, with a batch norm: stored by up to 256 phases
+    "groups and a norm": (256, 256, 4, 4, 2, True), "a norm": (64, 64, 16, 8, 1, True),
+    "64 phases": (128, 128, 8, 8, 1, False), "the head of FCN-16s": (21, 21, 32, 16, 1, False),
+    "256 phases": (64, 64, 16, 16, 1, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["file", "in memory"])
+@pytest.mark.parametrize("case", TRANSPOSED)
+def test_a_transposed_convolution_of_many_phases(case: str, stored: bool, tmp_path: Path) -> None:
+    """What all phases are made of is made once, and counts once against the bytes that there are."""
+    inputs, outputs, kernel, stride, groups, norm = TRANSPOSED[case]
+
+    def net(seed: int) -> Any:
+        torch.manual_seed(seed)
+        layer = torch.nn.ConvTranspose2d(inputs, outputs, kernel, stride, groups=groups, bias=not norm)
+        return torch.nn.Sequential(layer, *([torch.nn.BatchNorm2d(outputs)] if norm else [])).eval()
+
+    x = torch.randn(1, inputs, 2, 2)
+    other = net(2)
+    engine, wanted = (ingot.build(one, (x,), progress=False, report=False) for one in (net(1), other))
+    if stored:
+        engine.save(tmp_path / "base.ingot")
+        engine = ingot.load(tmp_path / "base.ingot")
+    state = {name: t for name, t in other.state_dict().items() if t.is_floating_point()}
+    assert image_in_memory(engine.refit(state)) == image_in_memory(wanted)

@@ -29,7 +29,8 @@ from ingot.engine.session import Engine, load
 from ingot.errors import EngineFileError, ProgramError, RecipeError, UserError
 from ingot.functional import cond
 from ingot.ir import F, Network, Spec, interpret
-from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.evaluation import evaluate
+from ingot.ir.recipe import Recipe
 from ingot.ir.weight_format import FORMATS, INT8, WeightFormat, format_of, weight_format
 from ingot.nn import trace
 from ingot.passes.quantize import quantized

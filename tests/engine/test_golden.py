@@ -20,8 +20,9 @@ from ingot.engine import file
 from ingot.engine.self_test import KEY as SELF_TEST
 from ingot.engine.session import load
 from ingot.ir import interpret
+from ingot.ir.evaluation import evaluate
 from ingot.ir.op import op_from_json
-from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.recipe import Recipe
 from ingot.ir.text import attrs_json, from_json
 from ingot.passes.quantize import quantized
 from ingot.passes.weights import recipe_of

@@ -21,8 +21,9 @@ from ingot.engine import file
 from ingot.engine.session import Engine, load
 from ingot.errors import BusyError, EngineFileError, FileError, IngotError, InputError, UserError, ValueFault
 from ingot.ir import Network, Spec
+from ingot.ir.evaluation import evaluate
 from ingot.ir.interpret import interpret
-from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.recipe import Recipe
 from ingot.ops.host import HostCalls
 from tests import nets
 

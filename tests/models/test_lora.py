@@ -16,6 +16,7 @@ from ingot.builder.diff import diff
 from ingot.engine.session import Engine
 from ingot.errors import CheckpointError, RecipeError, UserError
 from ingot.ir import recipe as R
+from ingot.ir.evaluation import evaluate
 from ingot.ir.steps import lora as lora_step
 from ingot.llm.llm import LLM
 from tests.models import model_zoo, test_models_gpt
@@ -156,7 +157,7 @@ def test_recipes_name_the_adapter_and_give_the_stored_bytes(bases: dict[str, Pat
         if entry["recipe"] is not None:
             recipe = R.Recipe.from_json(json.loads(json.dumps(entry["recipe"])))
             named |= set(recipe.sources)
-            assert R.evaluate(recipe, sources).tobytes() == engine.tensor(name).tobytes()
+            assert evaluate(recipe, sources).tobytes() == engine.tensor(name).tobytes()
     assert named == set(sources)
     assert engine.config["lora"] == [{"name": "good", "scale": 1.0}]
 
@@ -355,14 +356,14 @@ def test_the_merge_step() -> None:
         recipe = R.combine("lora_merge", [R.source(x) for x in "wab"], scale=0.25, transposed=transposed)
         w = base.T if transposed else base
         again = R.Recipe.from_json(json.loads(json.dumps(recipe.json())))
-        found = R.evaluate(again, {"w": w, "a": a, "b": b})
+        found = evaluate(again, {"w": w, "a": a, "b": b})
         assert np.array_equal(found.T if transposed else found, wanted)
         known = {n: (dtypes.float32, x.shape) for n, x in (("w", w), ("a", a), ("b", b))}
         assert recipe.infer(known) == (dtypes.float32, w.shape)
         with pytest.raises(RecipeError, match="do not fit a base of 7 outputs and 5 inputs"):
-            R.evaluate(recipe, {"w": w, "a": b, "b": a})
+            evaluate(recipe, {"w": w, "a": b, "b": a})
     with pytest.raises(RecipeError, match="no longer finite"):
-        R.evaluate(recipe, {"w": base.T, "a": a * np.float32(1e30), "b": b * np.float32(1e30)})
+        evaluate(recipe, {"w": base.T, "a": a * np.float32(1e30), "b": b * np.float32(1e30)})
     with pytest.raises(RecipeError, match="scale = nan is not a legal value"):
         R.combine("lora_merge", [R.source(x) for x in "wab"], scale=float("nan"), transposed=False)
 

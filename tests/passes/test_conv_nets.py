@@ -17,6 +17,7 @@ from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir import recipe as R
+from ingot.ir.evaluation import evaluate
 from ingot.ir.interpret import interpret
 from ingot.ir.text import parse
 from ingot.ops.panels import unpack_panels
@@ -56,7 +57,7 @@ def test_every_stage_gives_the_numbers_of_the_first(name: str, dtype: str) -> No
     net = NETS[name](dtype)
     low = lowered(net, tolerance=1e-4 if dtype == "float32" else 0.06)
     assert str(parse(str(low))) == str(low)
-    stored = {v.name: R.evaluate(v.recipe, weights(net)) for v in low.parameters}
+    stored = {v.name: evaluate(v.recipe, weights(net)) for v in low.parameters}
     assert all(R.Recipe.from_json(v.recipe.json()) == v.recipe for v in low.parameters)
     assert {v.name: Spec.of(stored[v.name]) for v in low.parameters} == {v.name: v.spec for v in low.parameters}
 
@@ -109,7 +110,7 @@ def test_another_precision_rounds_folded_weights_once() -> None:
     assert [c.name for c in w.recipe.steps].count("cast") == 4 and w.dtype is dtypes.bfloat16
     scale = given["stem.bn.weight"] / np.sqrt(given["stem.bn.running_var"] + np.float32(1e-5))
     want = (given["stem.conv.weight"] * scale[:, None, None, None]).astype(dtypes.bfloat16.numpy)
-    (panels,) = unpack_panels(R.evaluate(w.recipe, given), 8, 147, 1)
+    (panels,) = unpack_panels(evaluate(w.recipe, given), 8, 147, 1)
     got = panels.reshape(8, 7, 7, 3).transpose(0, 3, 1, 2).astype(np.float32)
     assert np.mean(got == want.astype(np.float32)) > 0.99  # the scale itself is rounded from float64
 

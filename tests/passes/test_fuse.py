@@ -10,9 +10,9 @@ import pytest
 
 from ingot.dims import Dim
 from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ir.evaluation import evaluate
 from ingot.ir.expr import MAX_INPUTS, MAX_STEPS
 from ingot.ir.interpret import interpret
-from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
 from ingot.ops.lowering import PRODUCT, plain
 from ingot.passes import fuse, products
@@ -163,8 +163,10 @@ def test_constants_of_a_loop() -> None:
         (lambda m: F.matmul(m.input(), m.input(6, 4)), "no parameter of rank 2"),
         (lambda m: F.matmul(m.input(2, 3, 6), m.weight(2, 6, 4)), "no parameter of rank 2"),
         (lambda m: F.matmul(m.input(6, T), m.weight(6, 4), transpose_a=True), "its first operand is transposed"),
-        (lambda m: F.matmul(m.input(T, 6, dtype="float64"), m.weight(6, 4, dtype="float64")),
-         "no packed products of float64"),
+        (
+            lambda m: F.matmul(m.input(T, 6, dtype="float64"), m.weight(6, 4, dtype="float64")),
+            "no packed products of float64",
+        ),
         (lambda m: F.matmul(m.input(T, 6), m.weight(6, 4), out_dtype="float64"), "with a float64 result"),
         (lambda m: F.matmul(m.input(T, 0), m.weight(0, 4)), "a weight without elements"),
         (lambda m: F.matmul(m.input(T, 6), m.weight(6, 0)), "a weight without elements"),
@@ -281,8 +283,13 @@ def test_products_of_one_x_are_one(widths: tuple[int, ...], bias: bool) -> None:
         (lambda m, x: [m.linear(x, 4) + m.input(T, 4), m.linear(x, 4) + m.input(T, 4)], 2),
         (lambda m, x: [m.linear(x, 4) + m.input(4), m.linear(x, 4) + m.input(4)], 2),
         (lambda m, x: [F.silu(m.linear(x, 4)) * m.linear(x, 4), F.silu(m.linear(x, 4)) * m.linear(x, 4)], 2),
-        (lambda m, x: [m.linear(x, 4) + m.weight(4), m.linear(x, 4) + F.cast(m.weight(4, dtype="float16"), "float32")],
-         2),
+        (
+            lambda m, x: [
+                m.linear(x, 4) + m.weight(4),
+                m.linear(x, 4) + F.cast(m.weight(4, dtype="float16"), "float32"),
+            ],
+            2,
+        ),
     ],
 )
 def test_how_many_products_are_left(make: Callable[[Made, Value], Sequence[Value]], count: int) -> None:

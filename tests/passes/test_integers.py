@@ -12,8 +12,9 @@ from ingot.builder.build import build_network
 from ingot.builder.compile import compile_network
 from ingot.cli.inspect import kernel_counts
 from ingot.ir import F, Network, Spec, Value
+from ingot.ir.evaluation import evaluate
 from ingot.ir.interpret import interpret
-from ingot.ir.recipe import evaluate, source
+from ingot.ir.recipe import source
 from ingot.passes import pipeline
 from ingot.passes.weights import recipe_of
 

@@ -11,8 +11,8 @@ from ingot.backends.program import ProgramBuilder
 from ingot.dims import Dim
 from ingot.errors import OpError
 from ingot.ir import F, Network, Spec, Value
+from ingot.ir.evaluation import evaluate
 from ingot.ir.interpret import interpret
-from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
 from ingot.passes import pipeline
 from ingot.passes.precision import in_precision

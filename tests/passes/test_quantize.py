@@ -13,8 +13,9 @@ from ingot.backends.cpu import CPU
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.ir import F, Network, Spec, Value
+from ingot.ir.evaluation import evaluate
 from ingot.ir.interpret import interpret
-from ingot.ir.recipe import evaluate, source
+from ingot.ir.recipe import source
 from ingot.ir.verify import verify
 from ingot.ir.weight_format import FORMATS, weight_format
 from ingot.passes import pipeline

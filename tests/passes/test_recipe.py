@@ -15,6 +15,7 @@ from ingot import dtypes
 from ingot.errors import EngineVersionError, RecipeError
 from ingot.ir import Network, Spec
 from ingot.ir import recipe as R
+from ingot.ir.evaluation import evaluate
 from ingot.ir.steps.quantize import PARTS, TRIED
 from ingot.ops.layouts import LAYOUTS, pack_groups, phases, unpack_groups
 from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
@@ -91,7 +92,7 @@ def test_layout_steps_invert(data: st.DataObject) -> None:
     after = tuple(data.draw(st.integers(0, 3)) for _ in shape)
     for name, args in (("transpose", {"axes": axes}), ("reshape", {"shape": (x.size,)}), ("pad", {"after": after})):
         made = R.source("x").then(name, **args)
-        stored = R.evaluate(made, {"x": x})
+        stored = evaluate(made, {"x": x})
         assert (dtypes.get(stored.dtype), stored.shape) == made.infer(known)
         assert same_bits(undone(made, stored, known)[0], x)
 
@@ -105,7 +106,7 @@ def quantized(
     assert R.Recipe.from_json(json.loads(json.dumps(made.json()))) == made
     known = {"w": (dtypes.get(weight.dtype), weight.shape)}
     specs = [r.infer(known) for r in (made, scales)]
-    found = [R.evaluate(r, {"w": weight}) for r in (made, scales)]
+    found = [evaluate(r, {"w": weight}) for r in (made, scales)]
     assert [(dtypes.get(a.dtype), a.shape) for a in found] == specs
     return found
 
@@ -162,7 +163,7 @@ def test_scales_of_16_bits() -> None:
     whole = R.combine("quantize", [R.source("w"), scales], dtype="int8", group=32, limit=8)
     known = {"w": (dtypes.float32, w.shape)}
     assert scales.infer(known) == (dtypes.float16, (40, 3)) and whole.infer(known) == (dtypes.int8, w.shape)
-    wide, s, q = (R.evaluate(made, {"w": w}) for made in (fitted, scales, whole))
+    wide, s, q = (evaluate(made, {"w": w}) for made in (fitted, scales, whole))
     assert s.dtype == np.float16 and (s != 0).all() and (s[3] == 1).all()
     held = wide.astype(np.float16)
     np.testing.assert_array_equal(s, np.where(held, held, np.float16(2.0**-24)))
@@ -178,11 +179,11 @@ def test_scales_that_float16_does_not_hold(scale: float) -> None:
     scales = np.full((4, 3), 0.01, np.float32)
     scales[2] = scale
     with pytest.raises(R.ScalesError, match=r"step 0 \(float16_scales\) of the recipe from s: float16 does") as caught:
-        R.evaluate(R.source("s").then("float16_scales"), {"s": scales})
+        evaluate(R.source("s").then("float16_scales"), {"s": scales})
     assert caught.value.sources == {"s"} and f"such as {scale:.3g}" in str(caught.value)
     scales[:, 0] = 1  # a group of zeros, which says nothing of the others' size
     with pytest.raises(R.ScalesError, match=r"float16 does not hold"):
-        R.evaluate(R.source("s").then("float16_scales"), {"s": scales})
+        evaluate(R.source("s").then("float16_scales"), {"s": scales})
 
 
 @pytest.mark.parametrize("group", [0, 32])
@@ -195,7 +196,7 @@ def test_ranged_scales_and_their_zero_points_leave_the_smallest_error(group: int
     scales = weight.then("ranged_scales", **args)
     zeros = R.combine("centred_zeros", [weight, scales], **args)
     whole = R.combine("quantize_to_zeros", [weight, scales, zeros], dtype="int4", **args)
-    s, z, q = (R.evaluate(made, {"w": w}) for made in (scales, zeros, whole))
+    s, z, q = (evaluate(made, {"w": w}) for made in (scales, zeros, whole))
     assert (s.dtype, z.dtype, q.dtype) == (np.float32, np.int8, dtypes.int4.numpy)
     assert s.shape == z.shape == (40, 3 if group else 1) and z.min() >= -8 and z.max() <= 7
     wide = w.astype(np.float64).reshape(*s.shape, -1)
@@ -218,7 +219,7 @@ def test_ranged_scales_and_their_zero_points_leave_the_smallest_error(group: int
     assert (q[3].astype(int) == z[3].repeat(96 // s.shape[1])).all() and (s[3] == 1).all(), "0 is an integer"
     for bad in (np.inf, np.nan):
         with pytest.raises(RecipeError, match="not finite"):
-            R.evaluate(scales, {"w": np.full((2, 32), bad, np.float32)})
+            evaluate(scales, {"w": np.full((2, 32), bad, np.float32)})
 
 
 def test_large_weights_are_quantised_a_few_rows_at_a_time() -> None:
@@ -249,12 +250,12 @@ def test_three_weights_in_one_product() -> None:
     cast = [R.source(name).then("cast", dtype="bfloat16") for name in weights]
     made = R.combine("pack_panels", [R.combine("concat", cast, axis=0)])
     joined = np.concatenate([w.astype(dtypes.bfloat16.numpy) for w in weights.values()])
-    assert same_bits(R.evaluate(made, weights), pack_panels([joined]))
+    assert same_bits(evaluate(made, weights), pack_panels([joined]))
     again = R.Recipe.from_json(json.loads(json.dumps(made.json())))
     assert again == made and hash(again) == hash(made)
     known = {name: (dtypes.float32, w.shape) for name, w in weights.items()}
     assert made.infer(known) == (dtypes.bfloat16, (2, 3, 32, 2))
-    assert same_bits(undone(made, R.evaluate(made, weights), known)[0], joined)
+    assert same_bits(undone(made, evaluate(made, weights), known)[0], joined)
 
 
 def test_shared_steps_are_kept_once() -> None:
@@ -265,14 +266,14 @@ def test_shared_steps_are_kept_once() -> None:
 
 def test_scale_folds_a_norm_weight() -> None:
     w, norm = np.ones((4, 3), np.float32), np.array([1, 2, 3], np.float32)
-    folded = R.evaluate(R.combine("scale", [R.source("w"), R.source("n")], axis=1), {"w": w, "n": norm})
+    folded = evaluate(R.combine("scale", [R.source("w"), R.source("n")], axis=1), {"w": w, "n": norm})
     np.testing.assert_array_equal(folded, w * norm)
 
 
 def test_slice_takes_a_box() -> None:
     w = np.arange(12, dtype=np.float32).reshape(4, 3)
     made = R.source("w").then("slice", starts=(1, 0), sizes=(2, 3))
-    np.testing.assert_array_equal(R.evaluate(made, {"w": w}), w[1:3])
+    np.testing.assert_array_equal(evaluate(made, {"w": w}), w[1:3])
     with pytest.raises(RecipeError, match="does not lie in"):
         R.source("w").then("slice", starts=(3, 0), sizes=(2, 3)).infer({"w": (dtypes.float32, (4, 3))})
 
@@ -285,7 +286,7 @@ def test_panels_of_groups_are_those_of_the_recipe(groups: int, each: int, dtype:
     weight = net.parameter("w", Spec((groups * each, 9), dtype))
     w = bits((groups * each, 9), dtype)
     made = packed_groups(net, weight, groups, "w.packed")
-    stored = R.evaluate(made.recipe, {"w": w})
+    stored = evaluate(made.recipe, {"w": w})
     assert same_bits(stored, pack_groups(w, groups)) and Spec.of(stored) == made.spec
     assert same_bits(unpack_groups(stored, groups, groups * each, 9), w)
 
@@ -299,7 +300,7 @@ def test_phases_hold_every_weight_of_a_transposed_convolution_once(dtype: str) -
     panels = []
     for phase in phases(op, (3, 4)):
         recipe = phase_recipe(R.source("w"), phase, groups, weight.shape)
-        flat = R.evaluate(recipe, {"w": weight})
+        flat = evaluate(recipe, {"w": weight})
         panels.append(pack_groups(flat, groups))
         taps = flat.reshape(groups, 2, *map(len, phase.taps), 3)
         found[:, :, np.array(phase.taps[0])[:, None], np.array(phase.taps[1])] = taps
@@ -317,12 +318,12 @@ def test_batch_norm_as_scale_and_shift() -> None:
     p["var"] = rng.uniform(0.1, 2, 5).astype(np.float32)
     scale = R.combine("norm_scale", [R.source("var"), R.source("weight")], eps=1e-5)
     exact = p["weight"].astype(np.float64) / np.sqrt(p["var"].astype(np.float64) + 1e-5)
-    np.testing.assert_array_equal(R.evaluate(scale, p), exact.astype(np.float32))
+    np.testing.assert_array_equal(evaluate(scale, p), exact.astype(np.float32))
     for bias, prior in ((False, False), (True, False), (False, True), (True, True)):
         more = [R.source(n) for n, there in (("bias", bias), ("prior", prior)) if there]
         shift = R.combine("norm_shift", [R.source("mean"), scale, *more], bias=bias, prior=prior)
         want = (p["prior"] * prior - p["mean"]) * exact + p["bias"] * bias
-        np.testing.assert_allclose(R.evaluate(shift, p), want, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(evaluate(shift, p), want, rtol=1e-5, atol=1e-7)
         assert R.Recipe.from_json(json.loads(json.dumps(shift.json()))) == shift
         known = dict.fromkeys(p, (dtypes.float32, (5,)))
         assert shift.infer(known) == (dtypes.float32, (5,))
@@ -332,7 +333,7 @@ def test_add_rounds_once() -> None:
     p = {"a": np.array([1, 256, -3], dtypes.bfloat16.numpy), "b": np.array([2**-9, 1.5, 3], np.float32)}
     total = R.combine("add", [R.source("a"), R.source("b")])
     want = np.array([1 + 2**-9, 257.5, 0], np.float32).astype(dtypes.bfloat16.numpy)
-    np.testing.assert_array_equal(R.evaluate(total, p), want)
+    np.testing.assert_array_equal(evaluate(total, p), want)
 
 
 @pytest.mark.parametrize(
@@ -362,14 +363,14 @@ def test_operands_that_a_step_refuses(step: str, args: Any, shapes: list[tuple[i
 def test_take_chooses_in_order() -> None:
     w = np.arange(12, dtype=np.float32).reshape(3, 4)
     made = R.source("w").then("take", axis=1, indices=(3, 0, 3))
-    np.testing.assert_array_equal(R.evaluate(made, {"w": w}), w[:, [3, 0, 3]])
+    np.testing.assert_array_equal(evaluate(made, {"w": w}), w[:, [3, 0, 3]])
     assert made.steps[-1].step.inverse is None
 
 
 def test_diagonal_spreads_and_inverts() -> None:
     w = np.arange(1, 13, dtype=np.int8).reshape(2, 3, 2)
     made = R.source("w").then("diagonal")
-    spread = R.evaluate(made, {"w": w})
+    spread = evaluate(made, {"w": w})
     np.testing.assert_array_equal(spread, np.einsum("njk,ji->njik", w, np.eye(3, dtype=np.int8)))
     known = {"w": (dtypes.int8, w.shape)}
     assert made.infer(known) == (dtypes.int8, spread.shape)
@@ -385,14 +386,14 @@ def test_a_source_is_read_when_needed_and_intermediates_are_dropped() -> None:
             return np.ones((2, 2), np.float32)
 
     a = R.source("a").then("cast", dtype="float16")
-    R.evaluate(R.combine("concat", [a, R.source("b")], axis=0), Lazy())
+    evaluate(R.combine("concat", [a, R.source("b")], axis=0), Lazy())
     assert alive == ["a", "b"]
 
 
 def test_float16_that_overflows_is_refused() -> None:
     with pytest.raises(RecipeError, match="largest magnitude 100000"):
-        R.evaluate(R.source("w").then("cast", dtype="float16"), {"w": np.array([1e5], np.float32)})
-    ok = R.evaluate(R.source("w").then("cast", dtype="float16"), {"w": np.array([np.inf, np.nan], np.float32)})
+        evaluate(R.source("w").then("cast", dtype="float16"), {"w": np.array([1e5], np.float32)})
+    ok = evaluate(R.source("w").then("cast", dtype="float16"), {"w": np.array([np.inf, np.nan], np.float32)})
     assert np.isinf(ok[0]) and np.isnan(ok[1])
 
 
@@ -460,7 +461,7 @@ def scaled() -> Iterator[None]:
 ])  # fmt: skip
 def test_steps_of_older_versions_are_read_as_the_newest(version: int, args: dict[str, Any], want: float) -> None:
     made = R.Recipe.from_json(_scaled(version, args))
-    assert R.evaluate(made, {"w": np.array([2.0], np.float32)}).tolist() == [want]
+    assert evaluate(made, {"w": np.array([2.0], np.float32)}).tolist() == [want]
     expected = {"numerator": 3.0, "bias": args.get("bias", 0.0)}
     assert made == R.source("w").then("test_scaled", **expected), "it is found by what a build makes today"
     assert made.json() == _scaled(3, expected)
@@ -483,7 +484,7 @@ def test_steps_of_no_version_are_refused(version: int, args: Any, error: type[Ex
 
 def test_missing_source_is_named() -> None:
     with pytest.raises(RecipeError, match=r"parameter 'w' has no value"):
-        R.evaluate(R.source("w"), {})
+        evaluate(R.source("w"), {})
 
 
 def test_an_adapters_tensor_is_read_by_the_merge_alone() -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ingot.ir import F, Network, Spec, Value
+from ingot.ir.evaluation import evaluate
 from ingot.ir.interpret import interpret
-from ingot.ir.recipe import evaluate, source
+from ingot.ir.recipe import source
 from ingot.ir.verify import verify
 from ingot.passes import weights
 from ingot.passes.rewrite import Log

@@ -21,6 +21,7 @@ from ingot.cli.main import main
 from ingot.engine.session import Engine, load
 from ingot.errors import EngineFileError, InputError, NetworkError, UserError, ValueFault
 from ingot.ir import F, Network, Spec
+from ingot.ir.evaluation import evaluate
 from ingot.passes.calibrated import Plan
 from ingot.quantization.chart import Bar, chart
 from ingot.quantization.mixed import left_float
@@ -196,7 +197,7 @@ def test_of_a_sum_of_two_layers_the_first_waits_in_int8() -> None:
     got = engine.run(feeds)["y"]
     assert relative(got, ingot.interpret(network, feeds, weights)["y"]) < 0.04
     placed = computed_network(engine)
-    arrays = {v.name: ingot.ir.recipe.evaluate(v.recipe, weights) if v.recipe else weights[v.name]
+    arrays = {v.name: evaluate(v.recipe, weights) if v.recipe else weights[v.name]
               for v in placed.parameters}  # fmt: skip
     # A number near half a step may fall to either side.
     assert relative(got, ingot.interpret(placed, feeds, arrays)["y"]) < 1e-3
@@ -214,7 +215,7 @@ def test_its_network_gives_its_numbers(engine: Engine) -> None:
     network, (_, weights) = computed_network(engine), net()
     names = [node.op.name for node in network.nodes]
     assert names.count("quantize") == 4 and "quantize" not in [n.op.name for n in network_of(engine).nodes]
-    arrays = {v.name: ingot.ir.recipe.evaluate(v.recipe, weights) if v.recipe else weights[v.name]
+    arrays = {v.name: evaluate(v.recipe, weights) if v.recipe else weights[v.name]
               for v in network.parameters}  # fmt: skip
     feeds = batches(1, 6, seed=9)[0]
     assert np.abs(ingot.interpret(network, feeds, arrays)["y"] - engine.run(feeds)["y"]).max() < 1e-5

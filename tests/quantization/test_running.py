@@ -16,7 +16,8 @@ import ingot
 from ingot.builder.build import Debug
 from ingot.builder.compile import compile_network, make_tensors
 from ingot.ir import F, Network, Spec
-from ingot.ir.recipe import STEPS, evaluate
+from ingot.ir.evaluation import evaluate
+from ingot.ir.recipe import STEPS
 from ingot.passes.calibrated import Choice, Plan
 from ingot.passes.weights import recipe_of
 from ingot.quantization import running

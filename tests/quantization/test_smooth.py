@@ -22,7 +22,8 @@ from ingot.cli.main import main
 from ingot.dims import Dim
 from ingot.errors import FileError, UserError
 from ingot.ir import F, Network, Spec, interpret
-from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.evaluation import evaluate
+from ingot.ir.recipe import Recipe
 from ingot.ir.verify import verify
 from ingot.ir.weight_format import weight_format
 from ingot.nn import trace

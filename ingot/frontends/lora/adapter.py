@@ -23,7 +23,8 @@ from ingot.frontends.checkpoint import contained, read_json, resolve_directory
 from ingot.frontends.lora.config import MAX_ALPHA, AdapterConfig, Layer, layers_of
 from ingot.frontends.lora.patterns import BoundedPatternError
 from ingot.ir import Network
-from ingot.ir.recipe import ADAPTER, Recipe, combine, evaluate, source
+from ingot.ir.evaluation import evaluate
+from ingot.ir.recipe import ADAPTER, Recipe, combine, source
 from ingot.safetensors_file import SafetensorsFile
 
 Array = np.ndarray[Any, Any]
