@@ -94,8 +94,9 @@ def _batches(data: Any, examples: Sequence[Any], size: int) -> Iterator[tuple[An
     as it is, for the calibration to name it."""
     torch = _lazy.optional("torch", "torch2trt", "ingot[torch]")
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")  # torch2trt's need not end by IndexError
-    if not indexed and not hasattr(data, "__iter__"):
-        raise UserError(f"{here()}torch2trt with int8_calib_dataset, which is a {type(data).__name__}: {GIVE}")
+    if isinstance(data, type) or (not indexed and not hasattr(data, "__iter__")):
+        kind = f"the class {data.__name__}" if isinstance(data, type) else f"a {type(data).__name__}"
+        raise UserError(f"{here()}torch2trt with int8_calib_dataset, which is {kind}: {GIVE}")
     first: list[tuple[Any, ...]] = []
     waiting: list[tuple[Any, ...]] = []
     sample = None

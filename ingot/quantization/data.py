@@ -40,17 +40,19 @@ class Batches:
         self.inputs = network.inputs
         self.flat: list[str] = []  # after a pass the float inputs of which all elements were alike
         self.most = most
-        self.who = "data"
+        self.who, self._what = "data", "batches"
         if isinstance(data, str | os.PathLike):
-            self.who = str(Path(data))
+            if not os.fspath(data):
+                raise UserError("data is an empty path: give a .npz file, or an iterable of batches")
+            self.who, self._what = str(Path(data)), "samples"
             self._data: Iterable[Any] = _of_file(Path(data), network.inputs)
         elif isinstance(data, Mapping):
             raise UserError("data is one dict of arrays: give a list of batches, [data], or a .npz file")
         elif isinstance(data, np.ndarray) or hasattr(data, "__dlpack__"):
             raise UserError(f"data is a single {type(data).__name__}: wrap it in a list of batches, [data]")
-        elif not hasattr(data, "__iter__"):
-            kind = type(data).__name__
-            raise UserError(f"data is a {kind}: give an iterable of batches (a DataLoader, a list), or a .npz file")
+        elif isinstance(data, type) or not hasattr(data, "__iter__"):
+            kind = f"the class {data.__name__}" if isinstance(data, type) else f"a {type(data).__name__}"
+            raise UserError(f"data is {kind}: give an iterable of batches (a DataLoader, a list), or a .npz file")
         else:
             self._data = data
         try:
@@ -77,7 +79,7 @@ class Batches:
                 break
         if not count:
             used = " (it is an iterator: was it used up before?)" if iterator is self._data else ""
-            raise UserError(f"{self.who} has no batches{used}: {GIVE}")
+            raise UserError(f"{self.who} has no {self._what}{used}: {GIVE}")
         if empty:
             raise UserError(f"{self.who} has no samples in {count} batch(es): {GIVE}")
         if flat and all(one.is_flat for one in flat.values()):

@@ -104,7 +104,8 @@ def test_data_that_calibrate_nothing() -> None:
         ingot.torch2trt(net(), [x], int8_calib_dataset=Samples((64,)))
     with pytest.raises(InputError, match=r"batch 0 of data: input 'input' is \[1, 63\]"):
         ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=Samples((63,)))
-    for data, what in (([], "empty"), (iter(()), "empty"), (Samples((64,), count=0), "empty"), (5, "a int")):
+    for data, what in (([], "empty"), (iter(()), "empty"), (Samples((64,), count=0), "empty"), (5, "a int"),
+                       (Samples, "the class Samples")):  # fmt: skip
         words = rf"test_torch2trt.py:\d+: torch2trt with int8_calib_dataset, which is {what}: give samples"
         with pytest.raises(UserError, match=words):
             ingot.torch2trt(net(), [x], int8_mode=True, int8_calib_dataset=data)

@@ -440,6 +440,8 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
     (["x"], InputError, "batch 0 of data: input 'x' is a str"),
     ([np.zeros((4, 3, 8, 8), np.float32)] * 2, UserError, "data: samples are the same everywhere, 'x' is 0.0: give"),
     ([np.full((4, 3, 8, 8), 7, np.float32)], UserError, "data: samples are the same everywhere, 'x' is 7.0: give"),
+    (list, UserError, "data is the class list: give an iterable of batches"),
+    ("", UserError, "data is an empty path: give a .npz file"),
     ("calib.npy", UserError, "calibration data come from a .npz file"),
 ])  # fmt: skip
 def test_data_that_do_not_fit_are_refused(data: Any, error: type[Exception], words: str) -> None:
@@ -456,7 +458,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"x is \[3, 8, 8\], and the network takes f32\[N, 3, 8, 8\]"):
         made(str(path))
     np.savez(path, x=np.zeros((0, 3, 8, 8), np.float32))
-    with pytest.raises(UserError, match="calib.npz has no batches: give samples"):
+    with pytest.raises(UserError, match="calib.npz has no samples: give samples"):
         made(str(path))
     np.savez(path)
     with pytest.raises(InputError, match=r"calib.npz has the arrays \(none\), .* inputs are x: write one array for"):
