@@ -66,8 +66,7 @@ class Loaded:
 
 
 def load(torch: Any, opening: Opening, device: Any, target: Lowers = TORCH) -> Loaded:
-    """Lowers an engine's network, and brings its weights to the device. Raises what reading, verifying and lowering do.
-    """
+    """Lowers an engine's network, its weights brought to the device. Raises what reading, verifying and lowering do."""
     network, made = lowered(opening.header, opening.external, opening.entry, target)
     shown = Shown.of(opening.header, opening.tensor, network)
     reader = Reader(shown)

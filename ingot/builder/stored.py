@@ -29,8 +29,7 @@ MAX_LISTED = 20
 
 
 class Remake(NamedTuple):
-    """A stored tensor that is made again: by its recipe, or one that goes on from its values; and how, as things are.
-    """
+    """A stored tensor that is made again: by its recipe or one that goes on from its values; and how, as things are."""
 
     tensor: str
     recipe: Recipe

@@ -28,6 +28,7 @@ from ingot.passes.layout import packed_groups
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import FIXED, derive, recipe_of, sizes, stored
 
+MOST_PHASES = 1000  # a call has at most 1,024 operands, of which x and those of its epilogue are some
 BESIDE = 12  # steps of int8 products that the gathering and the results of a panel are worth: measured 12 to 34
 
 
@@ -63,6 +64,7 @@ def convolutions(network: Network, log: Log) -> None:
     """Convolutions are lowered: those of 1×1 by parameters become products, but for a few outputs, those of every
     channel by itself get their weight by taps, transposed ones by phases, others in panels. A weight that is computed
     is laid out so in each run. Group norms take an epilogue too."""
+    _many_phases(network, log)
     dead: list[Node] = []
     for node in list(network.nodes):
         lower = _LOWERINGS.get(type(node.op))
@@ -74,14 +76,8 @@ def convolutions(network: Network, log: Log) -> None:
         with network.insert_before(node):
             new = lower(network, node)
         op: Any = new.node.op
-        note(
-            log,
-            "convolutions",
-            node,
-            f"as {op.inner.name}, its weight in {op.layouts[1][0]}"
-            if op.packed
-            else f"as {op.inner.name} with an epilogue",
-        )
+        as_what = f"its weight in {op.layouts[1][0]}" if op.packed else "with an epilogue"
+        note(log, "convolutions", node, f"as {op.inner.name}, {as_what}")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dead)
@@ -100,7 +96,27 @@ def _refused(node: Node) -> str:
         return "" if isinstance(x.shape[-1], int) else "its number of channels is not known"
     if not rest[0].is_fixed:
         return "its weight has sizes that only a run knows"
-    return "a weight without elements" if 0 in rest[0].shape else ""
+    if 0 in rest[0].shape:
+        return "a weight without elements"
+    return f"it has more than {MOST_PHASES:,} phases" if _has_many_phases(node) else ""
+
+
+def _has_many_phases(node: Node) -> bool:
+    """Whether a transposed convolution has more phases than a call takes weights."""
+    op: Any = node.op
+    if not isinstance(op, ConvTranspose) or not node.inputs[1].is_fixed:
+        return False
+    return bool(math.prod(map(min, op.stride, sizes(node.inputs[1])[2:])) > MOST_PHASES)
+
+
+def _is_whole_phases(node: Node) -> bool:
+    """Whether all phases have equally many taps, and outputs from a whole step on: together they are a convolution."""
+    op: Any = node.op
+    kernel = sizes(node.inputs[1])[2:]
+    whole = all(k and k % s == 0 for k, s in zip(kernel, op.stride, strict=True))
+    stored = all(v.kind in FIXED for v in node.inputs[1:])
+    within = {*op.dilation} == {1} and min(*op.pre_padding, *op.post_padding) >= 0
+    return bool(op.channels_last and whole and stored and within)
 
 
 def _lowered(node: Node, of: Sums, layout: str, stored: Sequence[Value], inner: Op | None = None) -> Value:
@@ -133,6 +149,8 @@ def no_integers(node: Node) -> str:
     found = numbers(node.inputs[0])
     if isinstance(found, str):
         return found
+    if _has_many_phases(node):
+        return f"it has more than {MOST_PHASES:,} phases"
     if isinstance(found.zero, Value) and any((*op.pre_padding, *op.post_padding)):
         return "only a run shows the zero point that is to lie around its x"
     if outputs and (isinstance(found.zero, Value) or found.zero):
@@ -192,6 +210,56 @@ def _conv_transpose(network: Network, node: Node) -> Value:
         flat = _phase_weight(network, weight, phase, op.groups, name)
         stored.append(packed_groups(network, flat, op.groups, f"{name}.packed"))
     return _lowered(node, of, "phases", stored, op)
+
+
+def _many_phases(network: Network, log: Log) -> None:
+    """Transposed convolutions of more phases than a call takes weights become convolutions, where they can."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        if _has_many_phases(node) and _is_whole_phases(node):
+            with network.insert_before(node):
+                new = _with_outputs_of_phases(network, node)
+            note(log, "convolutions", node, "as a convolution with the outputs of all of its phases")
+            network.replace(node.output, new)
+            dead.extend(detach(network, node))
+    network.remove(dead)
+
+
+def _with_outputs_of_phases(network: Network, node: Node) -> Value:
+    """The node as one convolution whose outputs are those of all phases, which are then put where they belong."""
+    op: Any = node.op
+    x, weight, *bias = node.inputs
+    channels, each, *kernel = sizes(weight)
+    rank, strides, name = len(kernel), op.stride, f"{weight.name}.phases"
+    inner, count = channels // op.groups, math.prod(strides)
+    taps = tuple(k // s for k, s in zip(kernel, strides, strict=True))
+
+    parts = [n for pair in zip(taps, strides, strict=True) for n in pair]
+    part = derive(network, "reshape", [weight], f"{name}.parts", shape=(op.groups, inner, each, *parts))
+    at_taps, at_strides = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
+    for axis, n in zip(at_taps, taps, strict=True):
+        if n > 1:  # the last tap reads what comes first
+            part = derive(network, "take", [part], f"{part.name}.{axis}", axis=axis, indices=tuple(reversed(range(n))))
+    turned = derive(network, "transpose", [part], f"{name}.turned", axes=(0, *at_strides, 2, 1, *at_taps))
+    flat = derive(network, "reshape", [turned], name, shape=(op.groups * count * each, inner, *taps))
+    for i, vector in enumerate(bias):
+        split = derive(network, "reshape", [vector], f"{vector.name}.groups", shape=(op.groups, 1, each))
+        tiled = derive(network, "concat", [split] * count, f"{vector.name}.tiled", axis=1)
+        bias[i] = derive(network, "reshape", [tiled], f"{vector.name}.phases", shape=(op.groups * count * each,))
+
+    ones, around = (1,) * rank, tuple(n - 1 for n in taps)
+    conv = Conv(
+        stride=ones, pre_padding=around, post_padding=around, dilation=ones, groups=op.groups, channels_last=True
+    )
+    y = network.emit(conv, (x, flat, *bias))
+    batch, *reached, _ = y.shape
+    lines = dims.mul(batch, reached[0])  # as one dimension: a program's tensors have at most 8
+    apart = F.reshape(y, (lines, *reached[1:], op.groups, *strides, each))
+    places = [axis for i in range(rank) for axis in (i, 1 + rank + i)]
+    placed = F.permute(apart, (*places, rank, 1 + 2 * rank))
+    full = (batch, *(dims.mul(n, s) for n, s in zip(reached, strides, strict=True)), op.groups * each)
+    whole, shape = F.reshape(placed, full), node.output.shape
+    return whole if full == shape else F.slice(whole, (0, *op.pre_padding, 0), shape, (1,) * len(shape))  # type: ignore[no-any-return]
 
 
 def _with_fewer_groups(network: Network, op: ConvTranspose, of: Sums) -> tuple[ConvTranspose, Sums]:

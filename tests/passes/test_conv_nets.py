@@ -393,8 +393,11 @@ def test_fixed_weights_are_packed_as_parameters_are(groups: int) -> None:
     rng = np.random.default_rng(0)
     conv, up = (rng.standard_normal(s).astype(np.float32) for s in ((6, 6 // groups, 3, 3), (6, 6 // groups, 2, 2)))
     attrs = {"pre_padding": (0, 0), "post_padding": (0, 0), "dilation": (1, 1), "groups": groups}
-    net = images(lambda b, x: F.conv_transpose(
-        F.conv(x, b.net.constant(conv), stride=(1, 1), **attrs), b.net.constant(up), stride=(2, 2), **attrs))
+    net = images(
+        lambda b, x: F.conv_transpose(
+            F.conv(x, b.net.constant(conv), stride=(1, 1), **attrs), b.net.constant(up), stride=(2, 2), **attrs
+        )
+    )
     kind = "conv_depthwise" if groups == 6 else "conv_packed"
     assert computing(lowered(net)) == [kind, "conv_transpose_packed"]
     same_numbers(net)
@@ -410,9 +413,14 @@ def test_a_computed_weight_is_laid_out_in_each_run(groups: int) -> None:
             w = b.param(name, *shape)
             return w * b.net.input(f"{name}_scale", Spec((1,), F32)) if computed else w
 
-        return images(lambda b, x: F.conv_transpose(
-            F.conv(x, weight(b, "w", 6, 6 // groups, 3, 3), stride=(1, 2), **attrs),
-            weight(b, "up", 6, 6 // groups, 2, 2), stride=(2, 2), **attrs))
+        return images(
+            lambda b, x: F.conv_transpose(
+                F.conv(x, weight(b, "w", 6, 6 // groups, 3, 3), stride=(1, 2), **attrs),
+                weight(b, "up", 6, 6 // groups, 2, 2),
+                stride=(2, 2),
+                **attrs,
+            )
+        )
 
     kind = "conv_depthwise" if groups == 6 else "conv_packed"
     found = [k for k in computing(lowered(net(True))) if k.startswith("conv")]
@@ -421,9 +429,16 @@ def test_a_computed_weight_is_laid_out_in_each_run(groups: int) -> None:
 
 
 def test_a_computed_weight_of_open_sizes_is_left_to_the_reference() -> None:
-    net = images(lambda b, x: F.conv(
-        x, b.net.input("w", Spec(("O", 6, 3, 3), F32)), stride=(1, 1), pre_padding=(1, 1), post_padding=(1, 1),
-        dilation=(1, 1)))
+    net = images(
+        lambda b, x: F.conv(
+            x,
+            b.net.input("w", Spec(("O", 6, 3, 3), F32)),
+            stride=(1, 1),
+            pre_padding=(1, 1),
+            post_padding=(1, 1),
+            dilation=(1, 1),
+        )
+    )
     log: Log = []
     assert "conv" in computing(pipeline.lower(net, CPU, log=log))
     assert any(e.rule == "convolutions" and e.verdict == "its weight has sizes that only a run knows" for e in log)
