@@ -77,10 +77,12 @@ class Together:
                 self._values[number] = known_as(self._parameters, names[number])
             return self._values[number]
 
+        done: set[int] = set()  # a file's recipe may hold a step more than once
         for i, call in enumerate(recipe.steps):
             number, operands = numbers[len(recipe.sources) + i], [numbers[j] for j in call.inputs]
-            if number not in wanted or number in self._values:
+            if number not in wanted or number in done or number in self._values:
                 continue
+            done.add(number)
             try:
                 self._values[number] = call.step.apply([value(j) for j in operands], **dict(call.args))
             except RecipeError as e:

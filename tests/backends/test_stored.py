@@ -265,6 +265,29 @@ def test_steps_that_make_much_of_little(recipe: Recipe) -> None:
         found.check([derivation], {}, W.nbytes)
 
 
+def test_what_several_recipes_make_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the byte: one wide value that all begin with; what each makes of it, and where each has its own, counts."""
+    monkeypatch.setattr(stored, "SMALL", 0)
+    wide, cut = 4 * 4 * 1000, 4 * 4 * 6
+
+    def made_bytes(recipes: dict[str, Recipe], there: int) -> int:
+        found = Shown(recipes, lambda name: np.zeros((4, 6), np.float32), OF_W)
+        found.allow([(dtypes.float32, (1 << 20,))])
+        assert found.check([found.derivation_anew(r, ["w"]) for r in recipes.values()], {}, there) == [OF_W["w"]] * 4
+        return stored.GROWTH * (W.nbytes + there)
+
+    def parts(common: bool) -> dict[str, Recipe]:
+        each = [source("w").then("pad", after=(0, 994 if common else 994 + i)) for i in range(4)]
+        return {str(i): r.then("slice", starts=(0, i), sizes=(4, 6)) for i, r in enumerate(each)}
+
+    there = -(-(wide + 4 * cut) // stored.GROWTH) - W.nbytes
+    assert made_bytes(parts(True), there) >= wide + 4 * cut
+    with pytest.raises(RecipeError, match="makes 16,384 bytes of 96: the file is damaged"):
+        made_bytes(parts(True), there - 1)
+    with pytest.raises(RecipeError, match="makes 64,480 bytes of 96: the file is damaged"):
+        made_bytes(parts(False), there)
+
+
 def test_a_tensor_may_be_made_again_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recipe may make some times the bytes of its sources and of the tensor that it replaces, to the byte."""
     monkeypatch.setattr(stored, "SMALL", 0)

@@ -387,6 +387,10 @@ def heads_first(x: Any) -> Any:
         (lambda layer, x: layer(attend(layer, x)), [("N", 64, 512)], None),
         (lambda layer, x: layer(heads_first(x)), [("N", 64, 512)], True),
         (lambda layer, x: layer(heads_first(x)), [(64, 64, 512)], True),
+        (lambda layer, x, h: layer(h).transpose(0, 1) + x, [(64, 8, 512), (1, 64, 512)], False),  # states
+        (lambda layer, x, h: layer(h).sum(0) + x, [(64, 512), (2, 64, 512)], False),
+        (lambda layer, x, h: layer(h.reshape(-1, 64, 512)).sum(0) + x, [("N", 64, 512), (1, ("N", 64), 512)], False),
+        (lambda layer, x: layer(x.permute(-3, -2, -1)), [("N", 64, 512)], True),
         (lambda layer, x: layer(ingot.functional.concat([x, x], 1)), [("N", 64, 512)], True),
         (lambda layer, x: layer(ingot.functional.concat([x, x], 0)), [("N", 64, 512)], False),
         (lambda layer, x: layer(ingot.functional.softmax(x, dim=-1)), [("N", 64, 512)], True),
@@ -399,6 +403,43 @@ def heads_first(x: Any) -> Any:
 def test_rows_of_different_samples_are_no_pairs(forward: Any, shapes: list[Any], pairs: bool | None) -> None:
     found = taken(forward, *shapes)
     assert found == ([None, None] if pairs is None else ["strassen" if pairs else None])
+
+
+class Branch(ingot.nn.Module):
+    """Its layer is in the bodies, which are given the sequence first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = ingot.nn.Linear(512, 512)
+
+    def forward(self, go: Any, x: Any) -> Any:
+        def body(y: Any, weight: Any) -> Any:
+            return ingot.functional.linear(y, weight)
+
+        return ingot.functional.cond(go, body, body, (x.transpose(0, 1), self.layer.weight))
+
+
+def test_bodies_have_no_pairs() -> None:
+    inputs = {"go": Spec((), "bool"), "x": Spec((64, 10, 512), "float32")}
+    engine = ingot.build(Branch(), inputs, weights_from="random", progress=False, report=False)
+    said = json.dumps(engine.header)
+    assert said.count('"matmul_packed"') == 2 and "strassen" not in said
+
+
+class Learned(ingot.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents, self.layer = ingot.nn.Parameter(shape=(1, 64, 512)), ingot.nn.Linear(512, 512)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(self.latents) + x
+
+
+def test_rows_that_are_learned_are_of_no_sample() -> None:
+    inputs = {"x": Spec((ingot.Dim("N", 1, 9), 64, 512), "float32")}
+    engine = ingot.build(Learned(), inputs, weights_from="random", progress=False, report=False)
+    (y,) = engine.run({"x": np.zeros((2, 64, 512), np.float32)}).values()
+    assert y.shape == (2, 64, 512)
 
 
 class Block(ingot.nn.Module):

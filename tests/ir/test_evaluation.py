@@ -112,3 +112,12 @@ def test_a_step_that_fails_leaves_the_others() -> None:
 def test_names_of_one_source_the_longest_recipe_first() -> None:
     short, long = source("w"), source("w").then("cast", dtype="float16")
     assert alike([("a", short), ("b", source("v")), ("c", long)]) == [["c", "a"], ["b"]]
+
+
+def test_steps_that_a_recipe_holds_twice_are_done_once(applied: Counter[str]) -> None:
+    """As a file may have them: what is made of the second one is what was made of the first."""
+    cast, turn = ("cast", (("dtype", "float32"),)), ("transpose", (("axes", (1, 0)),))
+    calls = [(cast, 0), (turn, 1), (turn, 2), (turn, 1), (turn, 4)]
+    steps = (*(StepCall(name, (i,), args) for (name, args), i in calls), StepCall("concat", (3, 5), (("axis", 0),)))
+    np.testing.assert_array_equal(evaluate(Recipe(("w",), steps), {"w": W}), np.concatenate([W, W]))
+    assert applied == {"cast": 1, "transpose": 2, "concat": 1}

@@ -56,11 +56,14 @@ def _packed(op: Any, node: Node) -> Use | Refusal:
 def _by_pairs(node: Node, n: int, k: int, parts: int) -> bool:
     """Whether Strassen's step pays, on rows that always come together: those of a sample, of one size in all runs.
 
-    A weight that several calls read would have sums for each of them, which no longer stay in the caches.
+    A weight that several calls read would have sums for each of them, which no longer stay in the caches. What bodies
+    are given may have samples anywhere: their weights are among it.
     """
     x, weight = node.inputs[:2]
     rows = x.shape[-2] if len(x.shape) > 2 else None
     if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE or parts != 1 or len(weight.uses) > 1:
+        return False
+    if weight.kind == "input":
         return False
     pairs = rows % 2 == 0 and k % 2 == 0 and -(-n // 32) % 2 == 0  # as native/kernels/strassen.h takes them
     return pairs and x.dtype is weight.dtype and x.dtype.name in PAIRED and of_one_sample(x, -2)

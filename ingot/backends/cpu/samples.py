@@ -36,6 +36,9 @@ class Samples(NamedTuple):
     inner: Any = 1
 
 
+Led = Sequence[tuple[int, Value, Samples]]  # operands whose samples are known, with their places among all
+
+
 class _Mixed(Exception):
     """Samples may meet, or where they lie is not known."""
 
@@ -44,12 +47,15 @@ def of_one_sample(value: Value, axis: int) -> bool:
     """Whether what lies along `axis` of a network's value, all else equal, is known to be of one sample in each place.
 
     Samples lie along the first dimension of each input whose first size is not 1, and inputs of other counts have
-    other samples.
+    other samples. What a network is given that may have them elsewhere is not known.
     """
     found: dict[Value, Samples | None | type[_Mixed]] = {}
     for given in value.network.inputs:
-        shape = () if given.is_state else given.shape
-        found[given] = _Mixed if given.is_state else Samples(0, shape[0]) if shape and shape[0] != 1 else None
+        shape = given.shape
+        if _has_them_elsewhere(given):
+            found[given] = _Mixed
+        else:
+            found[given] = Samples(0, shape[0]) if shape and shape[0] != 1 else None
     for node in value.network.nodes:
         if value in found:
             break
@@ -58,19 +64,33 @@ def of_one_sample(value: Value, axis: int) -> bool:
                 found[result] = _through(node, result, found)
             except (_Mixed, DimError):  # sizes that are too long to be told apart
                 found[result] = _Mixed
-    where = found[value]
+    where = found.get(value)
     return where is None or isinstance(where, Samples) and where.axis != axis % len(value.shape)
 
 
+def _has_them_elsewhere(given: Value) -> bool:
+    """Whether a later dimension of an input may count the samples of another input, as states of recurrent layers
+    have them second, behind one that does not.
+    """
+    shape = given.shape
+    counts = [other.shape[0] for other in given.network.inputs if other is not given and other.shape]
+    if not shape or shape[0] in counts and shape[0] != 1:
+        return False
+    return any(_may_count(size, count) for size in shape[1:] for count in counts if count != 1)
+
+
+def _may_count(size: Any, count: Any) -> bool:
+    return bool(size == count or dims.dims_of([size]).keys() & dims.dims_of([count]).keys())
+
+
 def _through(node: Node, result: Value, found: Mapping[Value, Any]) -> Samples | None:
-    known = [(operand, found.get(operand)) for operand in node.given]
-    if any(where is _Mixed for _, where in known) or result.is_state:
-        raise _Mixed
-    led = [(operand, where) for operand, where in known if where is not None]
+    led: list[Any] = [(i, x, where) for i, x in enumerate(node.inputs) if (where := found.get(x)) is not None]
+    _require(not any(value.is_state for value in (result, *node.given)))
+    _require(not any(where is _Mixed for _, _, where in led))
     if not led:
         return None
-    x, first = led[0]
-    _require(all(where[1:] == first[1:] for _, where in led))
+    _, x, first = led[0]
+    _require(all(where[1:] == first[1:] for _, _, where in led))
     op = node.op.inner if isinstance(node.op, Lowered) else node.op
     if isinstance(op, Reshape):
         return _reshaped(first, x.shape, result.shape)
@@ -88,8 +108,8 @@ def _reshaped(where: Samples, before: Sequence[Any], after: Sequence[Any]) -> Sa
     raise _Mixed
 
 
-def _axis(op: Any, node: Node, led: Sequence[tuple[Value, Samples]], shape: Sequence[Any]) -> int:
-    x, axis = led[0][0], led[0][1].axis
+def _axis(op: Any, node: Node, led: Led, shape: Sequence[Any]) -> int:
+    place, x, (axis, *_) = led[0]
     rank = len(x.shape)
     if isinstance(op, BROADCAST):
         return _aligned(led, shape)
@@ -98,17 +118,17 @@ def _axis(op: Any, node: Node, led: Sequence[tuple[Value, Samples]], shape: Sequ
     if isinstance(op, ScaledDotProductAttention):
         return _below(_aligned(led, (*shape[:-3], None, None, None)), len(shape) - 3)
     if isinstance(op, OF_IMAGES):
-        _require(x is node.inputs[0] and axis == 0 and x.shape[0] == shape[0])
-        _require(all(_is_added(y, node) and where.axis == 0 and len(y.shape) == rank for y, where in led[1:]))
+        _require(place == 0 and axis == 0 and x.shape[0] == shape[0])
+        _require(all(i >= _own(node) and where.axis == 0 and len(y.shape) == rank for i, y, where in led[1:]))
         return 0
     if isinstance(op, Concat):
-        _require(op.dim % rank != axis and all(where.axis == axis for _, where in led))
+        _require(op.dim % rank != axis and all(where.axis == axis for _, _, where in led))
         return axis
-    _require(x is node.inputs[0] and len(led) == 1)
+    _require(place == 0 and len(led) == 1)
     if isinstance(op, OF_ROWS):
         return _below(axis, len(shape) - 1)
     if isinstance(op, Permute):
-        return tuple(op.dims).index(axis)
+        return op.order(rank).index(axis)
     if isinstance(op, Slice):
         _require(op.strides[axis] == 1 and op.starts[axis] == 0 and shape[axis] == x.shape[axis])
         return axis
@@ -122,27 +142,27 @@ def _axis(op: Any, node: Node, led: Sequence[tuple[Value, Samples]], shape: Sequ
     raise _Mixed
 
 
-def _of_product(op: Matmul, node: Node, led: Sequence[tuple[Value, Samples]], shape: Sequence[Any]) -> int:
+def _of_product(op: Matmul, node: Node, led: Led, shape: Sequence[Any]) -> int:
     """Rows of the first operand, or leading dimensions of both; what an epilogue reads is like the result."""
-    for operand, where in led:
-        is_first, is_added = operand is node.inputs[0], _is_added(operand, node)
+    for i, operand, where in led:
+        is_added = i >= _own(node)
         _require(not is_added or len(operand.shape) == len(shape))
-        has_rows = is_added or is_first and not op.transpose_a
+        has_rows = is_added or i == 0 and not op.transpose_a
         _below(where.axis, len(operand.shape) - (1 if has_rows else 2))
     return _below(_aligned(led, (*shape[:-1], None)), len(shape) - 1)
 
 
-def _is_added(operand: Value, node: Node) -> bool:
-    """Whether an epilogue reads it beside the op's own operands."""
-    return isinstance(node.op, Lowered) and any(operand is one for one in node.inputs[len(node.op.layouts) :])
+def _own(node: Node) -> int:
+    """How many operands are the op's own: an epilogue reads those behind them."""
+    return node.op.held if isinstance(node.op, Lowered) else len(node.inputs)
 
 
-def _aligned(led: Sequence[tuple[Value, Samples]], shape: Sequence[Any]) -> int:
+def _aligned(led: Led, shape: Sequence[Any]) -> int:
     """The one axis of `shape` along which samples lie where operands broadcast to it."""
-    axes = {len(shape) - len(operand.shape) + where.axis for operand, where in led}
+    axes = {len(shape) - len(operand.shape) + where.axis for _, operand, where in led}
     _require(len(axes) == 1)
     (axis,) = axes
-    _require(axis >= 0 and all(operand.shape[where.axis] == shape[axis] for operand, where in led))
+    _require(axis >= 0 and all(operand.shape[where.axis] == shape[axis] for _, operand, where in led))
     return axis
 
 
