@@ -98,7 +98,7 @@ def table(machines: Mapping[str, Machine], chart: Path) -> str:
         lines.append("")
     for machine_of, levels in _by_machine(machines).items():
         lines.append(f"{machine_of}, ingot and peers held to levels by `INGOT_ISA`, {_measured(levels.values())}")
-        lines += ["(shares of portable code are of what AVX2 can do):", ""]
+        lines += ["(shares of portable code are of what AVX2 can do; torch's MKL is held to none):", ""]
         by_level = {level: works(machine) for level, machine in levels.items()}
         columns = [(level, who) for level, found in by_level.items() for who in _people(found)]
         lines += _head([f"{level}: {who}" for level, who in columns])
@@ -125,10 +125,15 @@ def _by_machine(machines: Mapping[str, Machine]) -> dict[str, dict[str, Machine]
 
 
 def _not_held(levels: Mapping[str, Machine]) -> list[str]:
-    """A list of what the results' notes say of peers that a level does not hold."""
-    results = [(level, result) for level, machine in levels.items() for result in machine["results"].values()]
-    found = [f"- {level}, {result['name']}, {note}" for level, result in results for note in result["notes"]
-             if note.endswith(LOOSE)]  # fmt: skip
+    """A list of what the results' notes say of peers that a level does not hold, each thing once for a net."""
+    said: dict[tuple[str, str], dict[str, None]] = {}
+    for level, machine in levels.items():
+        for result in machine["results"].values():
+            for note in result["notes"]:
+                if note.endswith(LOOSE):
+                    _, _, holds = note.removesuffix(LOOSE).partition(": ")
+                    said.setdefault((level, result["name"]), {})[holds.strip()] = None
+    found = [f"- {level}, {name}: {'; '.join(holds)} {LOOSE}" for (level, name), holds in said.items()]
     return [*found, ""] if found else []
 
 

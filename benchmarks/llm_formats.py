@@ -23,6 +23,7 @@ PRODUCTS = "matmul_bench"  # a prompt's products by themselves
 OF_PRODUCTS = 0.85  # the goal: of what these reach
 PROMPTS = (512, 2047)  # tokens; the model has room for one more than the longer one
 TOGETHER, TOKENS = 16, 33
+STEADY = 3  # times as many measurements of decoding: one takes a second, in which neighbours change what memory gives
 CHARTED = {genai.NAME: "OpenVINO"}  # what the chart calls them, where that is another word
 Run: TypeAlias = Callable[[list[list[int]], int], object]  # prompts, and tokens for each
 
@@ -136,16 +137,17 @@ def _add(result: Result, format: Format, runs: dict[str, Run], options: Options,
          products: Callable[[int], float] | None = None) -> None:  # fmt: skip
     """What `measure` says of ours and of each peer, in turns: tokens a second, and how many times a peer's ours are.
 
-    `bytes_read` by a step, of the read bandwidth that takes its turn with them; or the `limit` in tokens a second that
-    arithmetic sets: shares are of that. `products` takes its turn too: with so many threads, what products alone let
-    through.
+    `bytes_read` by a step, of the read bandwidth that is read right behind ours; or the `limit` in tokens a second that
+    arithmetic sets: shares are of that. `products` has its turn behind ours too: with so many threads, what products
+    alone let through.
     """
-    turns: dict[str, Callable[[], float]] = {who: partial(_awake, measure, run) for who, run in runs.items()}
+    first, *peers = ((who, partial(_awake, measure, run)) for who, run in runs.items())
+    turns: dict[str, Callable[[], float]] = dict([first])
     if bytes_read:
         turns[ROOF] = partial(read_now, options.threads)
     if products is not None:
         turns[PRODUCTS] = partial(products, options.threads)
-    found = alternated(turns, options.pairs)
+    found = alternated(turns | dict(peers), options.pairs * (STEADY if bytes_read else 1))
     alone = found.pop(PRODUCTS, None)
     roof = [1e9 * read / bytes_read for read in found.pop(ROOF, ())]  # tokens a second
     samples = {who: Sample.of(rates) for who, rates in found.items()}

@@ -198,7 +198,7 @@ def _peers(
     if precision == "int8":
         if importlib.util.find_spec("nncf") is not None:
             around = "bf16" if has_bfloat16() else "f32"
-            yield "OpenVINO", _openvino(name, module, x, around, options.threads, notes, calibrated=True)
+            yield from _openvino(name, module, x, around, options.threads, notes, calibrated=True)
         return
     if precision == "float32":
         yield "torch eager", lambda: module(x)
@@ -209,10 +209,10 @@ def _peers(
         yield from _compiled(module, x)
         if forced_level() is None:
             yield "ONNX Runtime", _onnx_runtime(name, module, x, options.threads)
-        yield "OpenVINO", _openvino(name, module, x, "f32", options.threads, notes)
+        yield from _openvino(name, module, x, "f32", options.threads, notes)
         return
     if not has_bfloat16():  # torch would compute it number by number; the best of a peer is float32
-        yield "OpenVINO", _openvino(name, module, x, "f32", options.threads, notes)
+        yield from _openvino(name, module, x, "f32", options.threads, notes)
         return
     narrow = copy.deepcopy(module).bfloat16()
     low = x.bfloat16() if x.is_floating_point() else x
@@ -228,7 +228,7 @@ def _peers(
 
     yield "torch autocast", autocast
     yield from _compiled(narrow, low)
-    yield "OpenVINO", _openvino(name, module, x, "bf16", options.threads, notes)
+    yield from _openvino(name, module, x, "bf16", options.threads, notes)
 
 
 def _compiled(module: Any, x: Any) -> Iterator[tuple[str, Run]]:
@@ -264,9 +264,26 @@ def _onnx_runtime(name: str, module: Any, x: Any, threads: int) -> Run:
 
 def _openvino(
     name: str, module: Any, x: Any, precision: str, threads: int, notes: list[str], calibrated: bool = False
-) -> Run:
+) -> Iterator[tuple[str, Run]]:
     """OpenVINO, calibrated in int8 by NNCF's post-training quantisation or not; other layers are of the precision.
-    Adds to notes what of it is not held to the level that INGOT_ISA forces."""
+    Adds to notes what of it is not held to the level that INGOT_ISA forces. Nothing where it refuses that level."""
+    what = f"{'int8' if calibrated else precision}, batch {len(x)}"
+    try:
+        compiled = _by_openvino(name, module, x, precision, threads, calibrated)
+    except RuntimeError as e:
+        if forced_level() is None:
+            raise
+        notes.append(f"{what}: OpenVINO does not compile it at that level: {str(e).strip().splitlines()[-1]}")
+        return
+    if below_avx512() and (loose := _loose(compiled)):
+        notes.append(f"{what}: OpenVINO holds {loose} {LOOSE}")
+    request = compiled.create_infer_request()
+    feeds = [x.numpy()]
+    yield "OpenVINO", lambda: request.infer(feeds)
+
+
+def _by_openvino(name: str, module: Any, x: Any, precision: str, threads: int, calibrated: bool) -> Any:
+    """Its compiled model. Raises RuntimeError where oneDNN is held to a level that OpenVINO has no kernels for."""
     import openvino
 
     settings = {
@@ -281,12 +298,7 @@ def _openvino(
         data = [np.repeat(one.numpy(), len(x), axis=0) for one in _samples(name)]
         encoder = nncf.ModelType.TRANSFORMER if name.startswith("bert") else None
         model = nncf.quantize(model, nncf.Dataset(data), subset_size=len(data), model_type=encoder)
-    compiled = core.compile_model(model, "CPU", settings)
-    if below_avx512() and (loose := _loose(compiled)):
-        notes.append(f"{'int8' if calibrated else precision}, batch {len(x)}: OpenVINO holds {loose} {LOOSE}")
-    request = compiled.create_infer_request()
-    feeds = [x.numpy()]
-    return lambda: request.infer(feeds)
+    return core.compile_model(model, "CPU", settings)
 
 
 def _loose(compiled: Any) -> str:

@@ -67,7 +67,8 @@ def test_levels_of_a_machine_share_a_table_and_have_no_panel(tmp_path: Path, mon
         monkeypatch.setattr(_native, "level", lambda level=level: level)
         files.append(_kept(tmp_path))
     held = json.loads(files[1].read_text())
-    held["results"]["resnet50"]["notes"] = ["no peer", f"float32, batch 1: OpenVINO holds 2 × mlas {LOOSE}"]
+    loose = [f"float32, batch {n}: OpenVINO holds 2 × mlas {LOOSE}" for n in (1, 8)]
+    held["results"]["resnet50"]["notes"] = ["no peer", *loose, f"int8, batch 1: OpenVINO holds 1 × jit {LOOSE}"]
     files[1].write_text(json.dumps(held))
     machines = {path.stem: json.loads(path.read_text()) for path in files}
     text = chart.table(machines, Path("docs/measured.svg"))
@@ -77,7 +78,7 @@ def test_levels_of_a_machine_share_a_table_and_have_no_panel(tmp_path: Path, mon
     assert f"| what | {' | '.join(head)} |" in text and text.count("| ResNet-50, bfloat16, batch 1 |") == 2
     assert "7.4 ms, 54% | 8.1 ms, 49% | 20 ms, 20% | 7.4 ms, 54% | 8.1 ms, 49% | 20 ms, 20% |" in text
     said = [line for line in text.splitlines() if "OpenVINO holds" in line]
-    assert said == [f"- avx2, resnet50, float32, batch 1: OpenVINO holds 2 × mlas {LOOSE}"]
+    assert said == [f"- avx2, resnet50: OpenVINO holds 2 × mlas; OpenVINO holds 1 × jit {LOOSE}"]
     assert list(chart.at_best(machines)) == [files[0].stem]
 
 
