@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.backends.cost import size
 from ingot.backends.cpu.samples import of_one_sample
 from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
@@ -14,6 +14,7 @@ from ingot.ops.conversion import SCALES_OF_GROUPS
 from ingot.ops.fused import expr_json
 from ingot.ops.lowering import INT4_GROUPS, PRODUCT
 from ingot.ops.mixture import gated_expression
+from ingot.ops.panels import PANEL
 
 FLOAT64 = (dtypes.float64,)
 # Of a product's loops, and what is dealt to threads, where a build has measured; else by the kernel's own rules.
@@ -61,12 +62,11 @@ def _by_pairs(node: Node, n: int, k: int, parts: int) -> bool:
     """
     x, weight = node.inputs[:2]
     rows = x.shape[-2] if len(x.shape) > 2 else None
-    if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE or parts != 1 or len(weight.uses) > 1:
+    if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE or parts != 1:
         return False
-    if weight.kind == "input":
-        return False
-    pairs = rows % 2 == 0 and k % 2 == 0 and -(-n // 32) % 2 == 0  # as native/kernels/strassen.h takes them
-    return pairs and x.dtype is weight.dtype and x.dtype.name in PAIRED and of_one_sample(x, -2)
+    pairs = rows % 2 == 0 and k % 2 == 0 and dims.ceil_div(n, PANEL) % 2 == 0  # as native/kernels/strassen.h takes them
+    alone = weight.kind != "input" and len(weight.uses) == 1
+    return pairs and alone and x.dtype is weight.dtype and x.dtype.name in PAIRED and of_one_sample(x, -2)
 
 
 def _moe(op: Any, node: Node) -> Use | Refusal:
