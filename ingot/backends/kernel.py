@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from ingot.backends.cost import Call
 from ingot.dtypes import DType
 from ingot.errors import NetworkError
-from ingot.ir import Node, Op, Value
+from ingot.ir import Network, Node, Op, Value
 from ingot.ops.fused import expr_json
 from ingot.ops.layouts import PLAIN
 from ingot.ops.lowering import Lowered
@@ -142,6 +142,7 @@ class Use(NamedTuple):
 
 
 Runs = Callable[[Any, Node], Mapping[str, Any] | Use | Refusal]  # of an op (of a lowered one, that inside) and its node
+OfNetwork = Callable[[Network], Mapping[Node, Mapping[str, Any]]]
 Cost = Callable[[Call], int]
 
 
@@ -172,6 +173,7 @@ class Kernel:
     """One kernel of a target; see the module.
 
     `runs`: for each op that it runs, the function that gives the parameters of a node's call, or declines it.
+    `of_network`: gives some nodes of a lowered network more parameters, which a node by itself does not show.
     `flops`: the arithmetic of a call, beside the expression that a product may end in. None: it only moves.
     `moved`: the bytes of a call, where they are not those of all operands and results.
     `products`: whether sums of products bound it, which have a peak of their own in bfloat16.
@@ -186,6 +188,7 @@ class Kernel:
     results: tuple[Operand, ...]
     runs: Mapping[str, Runs]
     flops: Cost | None
+    of_network: OfNetwork | None = None
     moved: Cost | None = None
     products: bool = False
     sizes: str = ""

@@ -66,6 +66,7 @@ class ProgramBuilder:
         self.host_calls: list[HostCall] = []
         self.position = {node: i for i, node in enumerate(network.nodes)}
         self.staged = any(node.op.bound_dims() for node in network.nodes)  # a buffer is written within one stage
+        self.of_network = {k.name: k.of_network(network) for k in target.kernels if k.of_network is not None}
 
     def build(self) -> dict[str, Any]:
         """The Program; of a body, one without a version. Raises NetworkError for what cannot be expressed."""
@@ -246,7 +247,8 @@ class ProgramBuilder:
             version = self.target.by_name[choice.sizes].version
             self._emit(choice.sizes, dict(choice.sizes_params), reads, [sizes.buffer], node.where, version, bound)
         writes = self._results(node, choice.writes)
-        self._emit(choice.kernel, {**choice.params, **halved}, reads, writes, node.where, choice.version)
+        more = self.of_network.get(choice.kernel, {}).get(node, {})
+        self._emit(choice.kernel, {**choice.params, **more, **halved}, reads, writes, node.where, choice.version)
 
     # ---------------------------------------------------------------------------------------------------- concat
     def _place(self, value: Value, how: Reads) -> Window | None:

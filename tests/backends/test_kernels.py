@@ -16,6 +16,7 @@ from ingot.backends import device
 from ingot.backends.cpu import CPU, attention
 from ingot.backends.cpu.types import STORED
 from ingot.backends.kernel import Kernel, KernelCall, Operand, Refusal, Use, read_params
+from ingot.backends.program import ProgramBuilder
 from ingot.dims import Dim
 from ingot.dtypes import DType
 from ingot.errors import NetworkError, UserError
@@ -274,6 +275,18 @@ def test_choices_of_a_target() -> None:
     assert isinstance(chosen, KernelCall) and chosen.kernel == "first" and target.refuses(relu) is None
     assert replace(CPU, kernels=(never,)).choose(relu) == Refusal("never: it is tired")
     assert replace(CPU, kernels=()).refuses(relu) == "the cpu target has no kernel for relu"
+
+
+def test_parameters_that_only_the_network_shows() -> None:
+    """Its call has them where that kernel is the one that is called."""
+    net = Network("two")
+    net.output("y", F.relu(F.relu(net.input("x", Spec((3,), "float32")))))
+    words: Any = {"params": "last?: flag", "of_network": lambda network: {network.nodes[-1]: {"last": True}}}
+    declines = kernel("declines", lambda op, node: Refusal("it is tired"), **words)
+    silent, says = kernel("silent", lambda op, node: {}), kernel("says", lambda op, node: {}, **words)
+    for kernels, wanted in (((declines, silent), {}), ((declines, says), {"last": True})):
+        calls = ProgramBuilder(net, replace(CPU, kernels=kernels)).build()["calls"]
+        assert [call["params"] for call in calls] == [{}, wanted]
 
 
 @pytest.mark.parametrize(("params", "found", "why"), [

@@ -14,6 +14,7 @@ import pytest
 
 import ingot
 from ingot import Spec
+from ingot.backends.cpu import samples
 from ingot.backends.cpu.spatial import ALGORITHMS
 from ingot.builder import algorithms, measurements
 from ingot.builder.algorithms import LOOPS, WORDS, alternatives, measured, with_algorithms
@@ -460,13 +461,22 @@ class Block(ingot.nn.Module):
         return x + self.down(ingot.functional.gelu(self.up(self.after(x))))
 
 
-def test_a_transformer_keeps_samples_apart() -> None:
+def test_a_transformer_keeps_samples_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: Counter[Any] = Counter()
+    through = samples._through
+
+    def count(node: Any, result: Any, found: Any) -> Any:
+        followed[result] += 1
+        return through(node, result, found)
+
+    monkeypatch.setattr(samples, "_through", count)
     n = ingot.Dim("N", 1, 9)
     inputs = {"ids": Spec((n, 64), "int64"), "mask": Spec((n, 64), "float32")}
     engine = ingot.build(Block(), inputs, precision="float32", weights_from="random", progress=False, report=False)
     calls = engine.header["programs"]["cpu"]["entries"]["main"]["calls"]
     products = [call["params"].get("algorithm") for call in calls if call["kernel"] == "matmul_packed"]
     assert products == ["strassen"] * 4
+    assert set(followed.values()) == {1}, "the network is followed once, not for each product"
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

@@ -6,10 +6,10 @@ from typing import Any
 
 from ingot import dims, dtypes
 from ingot.backends.cost import size
-from ingot.backends.cpu.samples import of_one_sample
+from ingot.backends.cpu.samples import SamplesIn
 from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
-from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, layout, sizes_of
-from ingot.ir import Node
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, inner, layout, sizes_of
+from ingot.ir import Network, Node
 from ingot.ops.conversion import SCALES_OF_GROUPS
 from ingot.ops.fused import expr_json
 from ingot.ops.lowering import INT4_GROUPS, PRODUCT
@@ -45,8 +45,6 @@ def _packed(op: Any, node: Node) -> Use | Refusal:
     if op != PRODUCT:
         return Refusal("its weight is [outputs, inputs], and its sums are float32")
     params = {"n": sizes[0], "k": sizes[1], "parts": lowered.parts}
-    if _by_pairs(node, sizes[0], sizes[1], lowered.parts):
-        params["algorithm"] = STRASSEN
     if not lowered.group:
         return Use(params, {"scales": 0})
     if node.inputs[1].dtype is not dtypes.uint8 or lowered.group not in INT4_GROUPS:
@@ -54,19 +52,31 @@ def _packed(op: Any, node: Node) -> Use | Refusal:
     return Use({**params, "group": lowered.group}, {"scales": 1})
 
 
-def _by_pairs(node: Node, n: int, k: int, parts: int) -> bool:
-    """Whether Strassen's step pays, on rows that always come together: those of a sample, of one size in all runs.
+def _algorithms(network: Network) -> dict[Node, dict[str, Any]]:
+    """Strassen's step for the products that it pays for and whose pairs of rows are of one sample each."""
+    samples = SamplesIn(network)
+    paired = [node for node in network.nodes if _pays_by_pairs(node) and samples.of_one(node.inputs[0], -2)]
+    return dict.fromkeys(paired, {"algorithm": STRASSEN})
+
+
+def _pays_by_pairs(node: Node) -> bool:
+    """Whether Strassen's step pays for a product: one of many rows that always come together, of one size in all runs.
 
     A weight that several calls read would have sums for each of them, which no longer stay in the caches. What bodies
     are given may have samples anywhere: their weights are among it.
     """
+    lowered: Any = node.op
+    sizes = sizes_of(node, 1)
+    if not sizes or inner(lowered) != PRODUCT or lowered.parts != 1:
+        return False
+    n, k = sizes
     x, weight = node.inputs[:2]
     rows = x.shape[-2] if len(x.shape) > 2 else None
-    if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE or parts != 1:
+    if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE:
         return False
     pairs = rows % 2 == 0 and k % 2 == 0 and dims.ceil_div(n, PANEL) % 2 == 0  # as native/kernels/strassen.h takes them
     alone = weight.kind != "input" and len(weight.uses) == 1
-    return pairs and alone and x.dtype is weight.dtype and x.dtype.name in PAIRED and of_one_sample(x, -2)
+    return pairs and alone and x.dtype is weight.dtype and x.dtype.name in PAIRED
 
 
 def _moe(op: Any, node: Node) -> Use | Refusal:
@@ -107,6 +117,7 @@ KERNELS = (
         ),
         results=(Operand("y", FINISHED, Reads.ROWS),),
         runs={"matmul": _packed},
+        of_network=_algorithms,
         flops=lambda c: 2 * size(c.x) * c.params["n"] * c.params["parts"],
         products=True,
     ),

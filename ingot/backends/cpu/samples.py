@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ingot import dims
 from ingot.errors import DimError
-from ingot.ir import Node, Value
+from ingot.ir import Network, Node, Value
 from ingot.ops.binary import Binary
 from ingot.ops.conversion import Cast
 from ingot.ops.dense_attention import ScaledDotProductAttention
@@ -43,29 +44,37 @@ class _Mixed(Exception):
     """Samples may meet, or where they lie is not known."""
 
 
-def of_one_sample(value: Value, axis: int) -> bool:
-    """Whether what lies along `axis` of a network's value, all else equal, is known to be of one sample in each place.
+class SamplesIn:
+    """Where samples lie in the values of a network, which is followed once, at the first question.
 
     Samples lie along the first dimension of each input whose first size is not 1, and inputs of other counts have
     other samples. What a network is given that may have them elsewhere is not known.
     """
-    found: dict[Value, Samples | None | type[_Mixed]] = {}
-    for given in value.network.inputs:
-        shape = given.shape
-        if _has_them_elsewhere(given):
-            found[given] = _Mixed
-        else:
-            found[given] = Samples(0, shape[0]) if shape and shape[0] != 1 else None
-    for node in value.network.nodes:
-        if value in found:
-            break
-        for result in node.outputs:
-            try:
-                found[result] = _through(node, result, found)
-            except (_Mixed, DimError):  # sizes that are too long to be told apart
-                found[result] = _Mixed
-    where = found.get(value)
-    return where is None or isinstance(where, Samples) and where.axis != axis % len(value.shape)
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def of_one(self, value: Value, axis: int) -> bool:
+        """Whether what lies along `axis` of a value, all else equal, is known to be of one sample in each place."""
+        where = self._found.get(value)
+        return where is None or isinstance(where, Samples) and where.axis != axis % len(value.shape)
+
+    @cached_property
+    def _found(self) -> dict[Value, Samples | None | type[_Mixed]]:
+        found: dict[Value, Samples | None | type[_Mixed]] = {}
+        for given in self._network.inputs:
+            shape = given.shape
+            if _has_them_elsewhere(given):
+                found[given] = _Mixed
+            else:
+                found[given] = Samples(0, shape[0]) if shape and shape[0] != 1 else None
+        for node in self._network.nodes:
+            for result in node.outputs:
+                try:
+                    found[result] = _through(node, result, found)
+                except (_Mixed, DimError):  # sizes that are too long to be told apart
+                    found[result] = _Mixed
+        return found
 
 
 def _has_them_elsewhere(given: Value) -> bool:
