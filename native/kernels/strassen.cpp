@@ -11,23 +11,13 @@
 
 namespace ingot {
 
-namespace {
-
-/// Calls of the pool's workers, each with its own share.
-template <class Work>
-void by_workers(int threads, const Work& work) {
-  ThreadPool::get(threads).run([](void* context, int worker) { (*static_cast<const Work*>(context))(worker); }, const_cast<Work*>(&work));
-}
-
-}  // namespace
-
 void Strassen::prepare(const std::byte* panels, int threads) const {
   std::call_once(once_, [&] {
     Pages sums(static_cast<std::size_t>(units_ * unit_floats()) * sizeof(float), "the sums of a weight for Strassen's algorithm");
     const std::size_t inputs = static_cast<std::size_t>(k_ / 2);
     std::vector<std::vector<float>> heights(static_cast<std::size_t>(threads), std::vector<float>(inputs + kPanel));
     std::atomic<bool> suits = true;
-    by_workers(threads, [&](int worker) {
+    ThreadPool::get(threads).run([&](int worker) {
       const Share share = share_of(units_, worker, threads);
       float* const to = reinterpret_cast<float*>(sums.data());
       for (std::int64_t unit = share.first; unit < share.last && suits; ++unit) {

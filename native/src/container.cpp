@@ -299,23 +299,11 @@ void Container::make_resident() {
   const std::byte* const begin = tensors_.front().data;
   const auto bytes = static_cast<std::size_t>(tensors_.back().data - begin) + tensors_.back().bytes;
   resident_ = Pages(bytes, "the weights");
-  struct Copy {
-    const std::byte* from;
-    std::byte* to;
-    std::size_t bytes;
-    int workers;
-  } copy{begin, resident_.data(), bytes, default_threads()};
-  ThreadPool::get(copy.workers)
-      .run(
-          [](void* context, int worker) {
-            const Copy& all = *static_cast<const Copy*>(context);
-            const std::size_t first =
-                all.bytes / static_cast<std::size_t>(all.workers) * static_cast<std::size_t>(worker);
-            const bool last = worker + 1 == all.workers;
-            const std::size_t count = last ? all.bytes - first : all.bytes / static_cast<std::size_t>(all.workers);
-            std::memcpy(all.to + first, all.from + first, count);
-          },
-          &copy);
+  const int workers = default_threads();
+  ThreadPool::get(workers).run([&](int worker) {
+    const std::size_t each = bytes / static_cast<std::size_t>(workers), first = each * static_cast<std::size_t>(worker);
+    std::memcpy(resident_.data() + first, begin + first, worker + 1 == workers ? bytes - first : each);
+  });
   for (Tensor& tensor : tensors_) tensor.data = resident_.data() + (tensor.data - begin);
   file_.reset();
 }

@@ -59,7 +59,9 @@ void Worker::fail(const char* what) const {
   std::snprintf(fault.message, sizeof fault.message, "%s", what);
 }
 
-void Region::run() { pool->run(work, this); }
+void Region::run() {
+  pool->run([this](int worker) { work(*this, worker); });
+}
 
 std::vector<Region::StepTime> Region::times() const {
   std::vector<StepTime> found(steps.size());
@@ -94,8 +96,7 @@ bool Region::takes(const Step& step, int worker, int& group) {
   return group == step.group;
 }
 
-void Region::work(void* context, int index) {
-  Region& region = *static_cast<Region*>(context);
+void Region::work(Region& region, int index) {
   const StagePlan& plan = *region.plan;
   std::byte* const own = region.arena + plan.local_offset + plan.local_bytes * static_cast<std::uint64_t>(index);
   RegionWorker together, alone;
@@ -103,7 +104,7 @@ void Region::work(void* context, int index) {
   together.count = region.pool->threads();
   together.shared = region.arena + plan.shared_offset;
   together.local = own;
-  together.region = alone.region = context;
+  together.region = alone.region = &region;
   alone.shared = own;
   OwnViews views;
   int group = -1;  // the last one that it took

@@ -46,7 +46,7 @@ struct Region {
 
  private:
   bool takes(const Step& step, int worker, int& group);
-  static void work(void* context, int worker);
+  static void work(Region& region, int worker);
 };
 
 }  // namespace ingot

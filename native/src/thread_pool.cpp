@@ -104,18 +104,18 @@ void ThreadPool::start() {
   }
 }
 
-void ThreadPool::run(Work work, void* context) {
+void ThreadPool::run(Call call, void* context) {
   if (threads_ == 1) {
-    work(context, 0);
+    call(context, 0);
     return;
   }
   const std::lock_guard lock(one_region_);
-  work_ = work;
+  call_ = call;
   context_ = context;
   running_.store(threads_ - 1, std::memory_order_relaxed);
   region_.fetch_add(1, std::memory_order_release);
   region_.notify_all();
-  work(context, 0);
+  call(context, 0);
   for (int running = running_.load(std::memory_order_acquire); running != 0;) {
     wait_for_change(running_, running);
     running = running_.load(std::memory_order_acquire);
@@ -134,7 +134,7 @@ void ThreadPool::serve(int worker) {
       }
     }
     seen = region_.load(std::memory_order_acquire);
-    work_(context_, worker);
+    call_(context_, worker);
     running_.fetch_sub(1, std::memory_order_release);
     running_.notify_one();
   }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <type_traits>
 
 namespace ingot {
 
@@ -22,28 +23,32 @@ class Barrier {
 
 class ThreadPool {
  public:
-  using Work = void (*)(void* context, int worker);
-
   /// The pool with that many threads, the caller's included. In a forked child it is a fresh one.
   static ThreadPool& get(int threads);
 
-  /// Calls work(context, worker) once per worker and returns when all have. One region at a time: other callers wait.
-  void run(Work work, void* context);
+  /// Calls work(worker) once per worker and returns when all have. One region at a time: other callers wait.
+  template <class Work>
+  void run(Work&& work) {
+    run([](void* context, int worker) { (*static_cast<std::remove_reference_t<Work>*>(context))(worker); }, &work);
+  }
 
   Barrier& barrier() noexcept { return barrier_; }
   int threads() const noexcept { return threads_; }
 
  private:
+  using Call = void (*)(void* context, int worker);
+
   explicit ThreadPool(int threads) : threads_(threads), barrier_(threads) {}
 
   const int threads_;
   Barrier barrier_;
   std::mutex one_region_;
-  Work work_ = nullptr;
+  Call call_ = nullptr;
   void* context_ = nullptr;
   alignas(64) std::atomic<std::uint32_t> region_{0};  // counts regions; a worker waits for it to change
   alignas(64) std::atomic<int> running_{0};           // workers other than the caller that are not done
 
+  void run(Call call, void* context);
   void start();
   void serve(int worker);
 };
