@@ -13,7 +13,7 @@ import torch
 from benchmarks.harness import Options, Result, Sample
 from benchmarks.machine import peak, roofs
 from benchmarks.nets import Run, alternate
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.engine.session import Session
 from ingot.ir import F, Network, Spec
 

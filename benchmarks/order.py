@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.harness import Options, Result, Sample
 from benchmarks.nets import Run, alternate
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.ir import F, Network, Spec
 
 Op = Callable[[Any], Any]

@@ -12,7 +12,7 @@ from benchmarks.harness import Options, Result, Sample
 from benchmarks.machine import peak, roofs
 from benchmarks.nets import Run, alternate
 from ingot import nn
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.ir import Spec
 from ingot.nn import trace
 

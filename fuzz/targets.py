@@ -20,7 +20,7 @@ from attacks.image import MAGIC, good, seal
 from fuzz import adapters, gguf_files, onnx_models
 from fuzz.mutate import mutated
 from ingot import strict_json
-from ingot.builder import build
+from ingot.builder.network import build_network as build_engine
 from ingot.engine import file, session
 from ingot.errors import IngotError
 from ingot.frontends import onnx
@@ -140,7 +140,7 @@ def _bounded() -> Iterator[None]:
 def _onnx(path: Path) -> None:
     with _bounded():
         imported = onnx.build_network(onnx.open_model(path)).imported
-        build.build_network(imported.network, imported.weights)
+        build_engine(imported.network, imported.weights)
 
 
 def adapter(data: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _lazy
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.engine.session import Engine
 from ingot.errors import InputError, UserError
 from ingot.frontends.narrow import carried, restored

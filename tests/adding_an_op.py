@@ -17,8 +17,8 @@ import torch
 import ingot
 from ingot.backends.cpu import CPU
 from ingot.backends.kernel import Kernel
-from ingot.builder.build import build_network
 from ingot.builder.compile import compile_network
+from ingot.builder.network import build_network
 from ingot.engine.session import Engine
 from ingot.frontends.torch_export.aten import derived
 from ingot.ir import OPS, F, Network, Op, Spec

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _lazy
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.errors import IngotError, UserError
 from ingot.frontends.onnx import Given, Model
 from ingot.frontends.onnx import build_network as import_network

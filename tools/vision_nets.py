@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _lazy
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import IngotError, UserError
 from ingot.frontends.torch_export.export import export

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,25 @@ from ingot.written import write_whole
 Array = np.ndarray[Any, Any]
 
 
-def switches(
-    folder: str | os.PathLike[str] | None, check: bool, network: Network, weights: Mapping[str, Array],
-    feeds: Mapping[str, Array] | None, seed: int,
-) -> dict[str, Any]:  # fmt: skip
-    """The debug switches as the pipeline takes them: a folder for the network's text after every pass, and whether its
-    numbers are checked between passes. feeds: what the report is made on; None: seeded inputs.
+@dataclass(frozen=True)
+class Debug:
+    """The two switches for finding a fault in the compile path.
+
+    dump: a folder that gets the network's text after every pass. check: run every pass's network on the inputs of the
+    report, or on seeded ones, and stop at the one that changes the numbers (slow: by the ops' references).
     """
+
+    dump: str | os.PathLike[str] | None = None
+    check: bool = False
+
+
+def switches(
+    debug: Debug, network: Network, weights: Mapping[str, Array], feeds: Mapping[str, Array] | None, seed: int
+) -> dict[str, Any]:
+    """The switches as the pipeline takes them. feeds: what the report is made on; None: seeded inputs."""
     found: dict[str, Any] = {}
-    if folder is not None:
-        place = Path(folder)
+    if debug.dump is not None:
+        place = Path(debug.dump)
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as e:
@@ -41,7 +51,7 @@ def switches(
             write_whole(place / f"{next(number):02}-{name.replace(' ', '-')}.txt", text.encode())
 
         found["dump"] = dump
-    if check:
+    if debug.check:
         feeds = seeded(network, seed) if feeds is None else feeds
         narrow = any(v.dtype in NARROW for v in network.values.values())
         caches = {v.name: empty_cache(network, v.spec, feeds) for v in network.states}

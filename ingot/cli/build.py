@@ -106,12 +106,13 @@ def run(args: argparse.Namespace, out: Output) -> None:
     _check_calibration(args)
     with progress_bar(out) as progress:
         begin = perf_counter()
-        debug = _lazy.load("ingot.builder.build:Debug")(args.dump_stages, args.check_stages)
+        build = _lazy.load("ingot.builder.build:build")
         loaded = perf_counter() - begin
+        debug = _lazy.load("ingot.builder.switches:Debug")(args.dump_stages, args.check_stages)
         words = {"precision": args.precision, "report": not args.no_report, "progress": progress, "debug": debug,
                  "text": args.text,
                  "tune": args.tune, "tune_file": None if args.tune is None else f"{path}.tune.json"}  # fmt: skip
-        engine = _calibrated(args, path, words) if args.data is not None else _lazy.load("ingot.builder.build:build")(
+        engine = _calibrated(args, path, words) if args.data is not None else build(
             args.source,
             weights=args.weights or "same",
             activations=args.activations or "same",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ingot import dims
-from ingot.builder.build import build_network
 from ingot.builder.compile import Borrowed
+from ingot.builder.network import build_network
 from ingot.compat.logger import logger
 from ingot.compat.network import Network
 from ingot.compat.refusal import called, here, refused

@@ -11,12 +11,14 @@ from typing import Any
 
 from ingot.backends.device import DEFAULT, Device, device_of
 from ingot.builder.algorithms import Tune
-from ingot.builder.build import Debug, Request, build_network, built, conclude, scored_texts
+from ingot.builder.build import Request, built, conclude, scored_texts
 from ingot.builder.garbage import seldom_collected
 from ingot.builder.layers import Stored, network_of
 from ingot.builder.measurements import Budget
+from ingot.builder.network import build_network
 from ingot.builder.phases import Phases
 from ingot.builder.plans import Calibrated
+from ingot.builder.switches import Debug
 from ingot.engine import self_test
 from ingot.engine.session import Engine, load
 from ingot.errors import UserError

@@ -21,7 +21,7 @@ from ingot.backends.cuda import devices as cuda_devices
 from ingot.backends.torch_device import Settings
 from ingot.backends.torch_executor import _exact_on_cpu, _exact_on_gpu
 from ingot.backends.torch_target import TORCH
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.engine.session import Engine
 from ingot.errors import (

@@ -22,7 +22,7 @@ from ingot.backends.base import Target
 from ingot.backends.cpu import CPU
 from ingot.backends.device import RUNTIMES
 from ingot.backends.kernel import Kernel, Operand
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import ArgumentError, DeviceError, InputError, MemoryLimitError, NetworkError, UserError, ValueFault
 from ingot.ir import OPS, F, Network, Op, Spec

@@ -16,7 +16,9 @@ import torch
 from ingot import nn
 from ingot.backends.cpu import CPU
 from ingot.builder import report as accuracy
-from ingot.builder.build import Debug, build, build_network
+from ingot.builder.build import build
+from ingot.builder.network import build_network
+from ingot.builder.switches import Debug
 from ingot.dims import Dim
 from ingot.engine.session import load
 from ingot.errors import CheckpointError, IngotError, ModuleError, NetworkError, RecipeError, UserError

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot.builder.build import build_network
 from ingot.builder.diff import Diff, diff
 from ingot.builder.layers import AT_ONCE, Stored, network_of, row
+from ingot.builder.network import build_network
 from ingot.builder.report import seeded
 from ingot.builder.stored import Recovered, shown_by
 from ingot.engine.inputs import sizes_that_run

@@ -11,7 +11,8 @@ import pytest
 
 import ingot
 from ingot import nn
-from ingot.builder.build import build, build_network
+from ingot.builder.build import build
+from ingot.builder.network import build_network
 from ingot.cli.main import main
 from ingot.engine.session import Engine
 from ingot.errors import UserError

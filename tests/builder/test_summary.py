@@ -10,7 +10,7 @@ import pytest
 
 import ingot.ops  # noqa: F401  fills F
 from ingot import Spec
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.cli import source
 from ingot.cli.output import Output
 from ingot.engine.session import Engine

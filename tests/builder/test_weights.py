@@ -17,12 +17,14 @@ import pytest
 
 import ingot
 from ingot import _native, models, nn
-from ingot.builder.build import Debug, build, build_network
+from ingot.builder.build import build
 from ingot.builder.diff import diff
 from ingot.builder.layers import computed_network, network_of
+from ingot.builder.network import build_network
 from ingot.builder.outline import outline
 from ingot.builder.refit import shown_by
 from ingot.builder.report import seeded
+from ingot.builder.switches import Debug
 from ingot.dims import Dim
 from ingot.engine import file
 from ingot.engine.session import Engine, load

@@ -16,7 +16,7 @@ import pytest
 import ingot
 from ingot import dtypes
 from ingot.backends.cost import Attended, Call
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.cli import arrays, cost
 from ingot.cli.feed import figures
 from ingot.cli.output import Output

@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 
 from ingot import Spec, _native, functional, models, nn
 from ingot.builder.adapter import Merged, WithAdapter
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.engine.session import Engine, load
 from ingot.frontends.lora.adapter import read_adapter
 from ingot.ir import OPS, Network

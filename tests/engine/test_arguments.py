@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.engine.session import Engine
 from ingot.errors import IngotError

@@ -12,7 +12,7 @@ import pytest
 import ingot
 from ingot import functional as F
 from ingot import ops
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.ir import Network, Spec
 from ingot.ir.interpret import interpret

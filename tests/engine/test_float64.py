@@ -12,7 +12,7 @@ from torch import nn as tnn
 
 import ingot
 from ingot import dtypes, nn
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.cli.main import main
 from ingot.errors import DTypeError, OpError
 from ingot.ir import OPS, Case, Op, Spec

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from ingot import LLM, Embedder
-from ingot.builder.build import build_network
 from ingot.builder.layers import network_of
+from ingot.builder.network import build_network
 from ingot.engine import file
 from ingot.engine.self_test import KEY as SELF_TEST
 from ingot.engine.session import load

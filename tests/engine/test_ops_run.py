@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.errors import IngotError
 from ingot.ir import OPS, Case, F, Network, Op, Spec, Value
 from ingot.ir.interpret import interpret

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from ingot import functional
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.engine.session import IDLE_SESSIONS, Engine, Session
 from ingot.errors import BusyError, IngotError, InputError, ValueFault

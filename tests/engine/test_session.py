@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ingot import dtypes, functional
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.engine import file
 from ingot.engine.session import Engine, load

@@ -9,7 +9,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from ingot.builder.build import build_network  # noqa: E402
+from ingot.builder.network import build_network  # noqa: E402
 from ingot.frontends.onnx import Model  # noqa: E402
 from ingot.frontends.onnx import build_network as import_network  # noqa: E402
 

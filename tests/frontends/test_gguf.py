@@ -18,7 +18,7 @@ import pytest
 import ingot
 from fuzz.gguf_files import NUMBER, text, written
 from ingot import models
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.builder.outline import outline
 from ingot.errors import CheckpointError
 from ingot.frontends.checkpoint import Checkpoint

@@ -19,7 +19,7 @@ from torch.nn import functional
 import ingot
 from ingot import errors
 from ingot.backends import cpu
-from ingot.builder.build import Debug
+from ingot.builder.switches import Debug
 from ingot.frontends.comparing import seeded
 from ingot.ir import F, Network, Spec
 from ingot.passes import dense_attention

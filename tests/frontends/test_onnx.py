@@ -15,7 +15,7 @@ onnx = pytest.importorskip("onnx")
 
 import ingot  # noqa: E402
 from ingot.__main__ import main  # noqa: E402
-from ingot.builder.build import build_network as build_engine  # noqa: E402
+from ingot.builder.network import build_network as build_engine  # noqa: E402
 from ingot.cli.inspect import kernel_counts  # noqa: E402
 from ingot.errors import CheckpointError, InputError, UnsupportedError, UserError  # noqa: E402
 from ingot.frontends.onnx import Given, Model, NeedsValues, build_network  # noqa: E402

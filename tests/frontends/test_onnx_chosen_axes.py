@@ -10,7 +10,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from ingot.builder.build import build_network  # noqa: E402
+from ingot.builder.network import build_network  # noqa: E402
 from ingot.engine.session import Engine  # noqa: E402
 from ingot.errors import IngotError, UnsupportedError, ValueFault  # noqa: E402
 from ingot.frontends.onnx import Model  # noqa: E402

@@ -19,7 +19,7 @@ onnx = pytest.importorskip("onnx")
 
 from PIL import Image  # noqa: E402
 
-from ingot.builder.build import build_network as build_engine  # noqa: E402
+from ingot.builder.network import build_network as build_engine  # noqa: E402
 from ingot.engine.session import Engine  # noqa: E402
 from ingot.errors import UnsupportedError, UserError, ValueFault  # noqa: E402
 from ingot.frontends.onnx import Model, build_network  # noqa: E402

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import ingot  # noqa: E402
 from ingot import dtypes  # noqa: E402
-from ingot.builder.build import build_network  # noqa: E402
+from ingot.builder.network import build_network  # noqa: E402
 from ingot.engine.session import Engine  # noqa: E402
 from ingot.errors import UnsupportedError  # noqa: E402
 from ingot.ir import F, Network, Spec  # noqa: E402

@@ -14,7 +14,7 @@ runtime = pytest.importorskip("onnxruntime")
 from onnx import helper, numpy_helper  # noqa: E402
 
 import ingot  # noqa: E402
-from ingot.builder.build import build_network  # noqa: E402
+from ingot.builder.network import build_network  # noqa: E402
 from ingot.cli.inspect import kernel_counts  # noqa: E402
 from ingot.errors import UnsupportedError  # noqa: E402
 from ingot.frontends.onnx import Model  # noqa: E402

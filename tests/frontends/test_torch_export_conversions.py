@@ -17,7 +17,7 @@ from torch import nn
 
 import ingot
 from ingot import dtypes
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.errors import UnsupportedError
 from ingot.frontends import torch_export
 from ingot.ir import interpret

@@ -13,7 +13,7 @@ from torch import nn
 
 import ingot
 from ingot import dtypes
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.errors import UnsupportedError, ValueFault
 from ingot.frontends.torch_export.export import export
 from ingot.frontends.torch_export.graph import refs

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.builder.build import build_network as build_engine
+from ingot.builder.network import build_network as build_engine
 from ingot.errors import UnsupportedError
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.frontends.torch_export.aten import TABLE

@@ -10,7 +10,7 @@ import pytest
 
 from ingot import dtypes
 from ingot import functional as F
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import OpError, ValueFault
 from ingot.ir import Network, Spec

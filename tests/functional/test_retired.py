@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ingot import functional as F
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.compat.signatures import SIGNATURES, signature
 from ingot.dims import Dim
 from ingot.errors import OpError, ValueFault

@@ -10,7 +10,7 @@ import pytest
 
 from ingot import functional as F
 from ingot import nn, ops
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import IngotError, OpError
 from ingot.ir import Eager, Network, Spec

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingot.backends.cpu import CPU
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import IngotError, NetworkError, OpError, ProgramError
 from ingot.ir import Eager, F, Network, Spec, verify

@@ -10,7 +10,7 @@ import pytest
 import ingot
 from ingot import dtypes, nn, ops
 from ingot import functional as fn
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.errors import OpError, UserError
 from ingot.ir import F, Network, Op, Spec
 from ingot.ir.op import OPS, infer

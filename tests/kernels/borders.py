@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes, functional
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.dtypes import DType
 from ingot.ir import F, Network, Spec

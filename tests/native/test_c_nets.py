@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ingot import functional as F
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.ir import Network, Spec
 from tests.native.test_c_api import compiled

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingot import nn
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.errors import ModuleError
 from ingot.ir import Spec
 

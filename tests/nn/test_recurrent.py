@@ -13,7 +13,7 @@ import ingot
 from ingot import functional as F
 from ingot import ir, nn
 from ingot.backends.cpu import CPU
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import ModuleError, OpError, ValueFault
 from ingot.ir import Network, Spec

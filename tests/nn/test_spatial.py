@@ -11,7 +11,7 @@ import pytest
 
 from ingot import functional as F
 from ingot import nn
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import InputError, ModuleError, OpError
 from ingot.ir import Spec

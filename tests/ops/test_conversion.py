@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ingot import dtypes, functional, ops
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.ir import ExprBuilder, Network, Spec
 from ingot.ir.expr import evaluate
 from tests.ops.check import from_torch, to_torch

@@ -16,7 +16,7 @@ import pytest
 import ingot
 from ingot import functional as fn
 from ingot import nn
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.engine import file
 from ingot.errors import EngineFileError, ExternalOpError, IngotError, OpError, ProgramError, UserError

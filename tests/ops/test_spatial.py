@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import dtypes, ops
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import IngotError, OpError
 from ingot.ir import OPS, Case, Network, Op, Spec

@@ -13,7 +13,7 @@ import pytest
 from ingot import dtypes
 from ingot.backends.cpu import CPU
 from ingot.backends.program import ProgramBuilder
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir import recipe as R

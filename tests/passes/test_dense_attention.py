@@ -12,7 +12,7 @@ import pytest
 from ingot import dtypes
 from ingot.backends.cpu import CPU
 from ingot.backends.program import ProgramBuilder
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret
 from ingot.passes import dense_attention, pipeline, rewrite

@@ -17,7 +17,7 @@ from ingot import dtypes
 from ingot import functional as fn
 from ingot.backends.cpu import CPU
 from ingot.backends.program import ProgramBuilder
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.errors import OpError
 from ingot.ir import F, Network, Spec
 from ingot.ops.contraction import MAX_OPERANDS, OPTIMAL_OPERANDS, contraction_path

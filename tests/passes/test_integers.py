@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ingot.backends.cpu import CPU
-from ingot.builder.build import build_network
 from ingot.builder.compile import compile_network
+from ingot.builder.network import build_network
 from ingot.cli.inspect import kernel_counts
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.evaluation import evaluate

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.ir import F, Network, Spec
 from ingot.ir.interpret import interpret
 from ingot.passes import simplify, written_out

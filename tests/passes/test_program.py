@@ -14,7 +14,7 @@ from ingot import _native, dtypes
 from ingot.backends.cpu import CPU
 from ingot.backends.kernel import Reads
 from ingot.backends.program import ProgramBuilder, readable
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.errors import NetworkError
 from ingot.ir import F, Network, Spec, Value

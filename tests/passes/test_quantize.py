@@ -10,7 +10,7 @@ import pytest
 
 from ingot import dtypes, functional
 from ingot.backends.cpu import CPU
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.dims import Dim
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.evaluation import evaluate

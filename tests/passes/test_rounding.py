@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingot import functional as F
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.ir import Network, Spec
 
 rng = np.random.default_rng(4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingot import dtypes
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.cli.inspect import kernel_counts
 from ingot.dims import Dim
 from ingot.ir import F, Network, Spec

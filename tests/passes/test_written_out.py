@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ingot import dtypes
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.ir import F, Network, Spec
 from ingot.ir.interpret import interpret
 from ingot.ir.weight_format import weight_format

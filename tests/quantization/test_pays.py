@@ -14,7 +14,7 @@ import pytest
 
 import ingot
 from ingot.builder import kernels
-from ingot.builder.build import build_network
+from ingot.builder.network import build_network
 from ingot.cli.main import main
 from ingot.engine.self_test import check
 from ingot.engine.session import Engine

@@ -523,7 +523,7 @@ def test_batches_without_samples_are_passed_over() -> None:
 
 def test_an_engine_of_floats_is_a_source() -> None:
     network, weights = net()
-    plain = ingot.builder.build.build_network(network, weights)
+    plain = ingot.builder.network.build_network(network, weights)
     found = ingot.quantize(plain, batches())
     assert layers(found) == layers(made())
     with pytest.raises(UserError, match="is quantised already"):
@@ -657,7 +657,7 @@ def test_the_chart_and_the_data(tmp_path: Path) -> None:
         made(report_file="q.png")
     network, weights = net()
     with pytest.raises(UserError, match="was not calibrated"):
-        Report.of(ingot.builder.build.build_network(network, weights))
+        Report.of(ingot.builder.network.build_network(network, weights))
 
 
 @pytest.mark.parametrize("op", [F.log, F.exp])
@@ -696,7 +696,7 @@ def test_names_are_shown_and_not_obeyed() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network, weights = net()
     source, data, target = (str(tmp_path / name) for name in ("float.ingot", "calib.npz", "int8.ingot"))
-    ingot.builder.build.build_network(network, weights).save(source)
+    ingot.builder.network.build_network(network, weights).save(source)
     np.savez(data, x=np.concatenate([b["x"] for b in batches()]))
     words = ["build", source, "-o", target, "--data", data]
     int8 = ["--activations", "int8"]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot.builder.build import Debug
 from ingot.builder.compile import compile_network, make_tensors
+from ingot.builder.switches import Debug
 from ingot.ir import F, Network, Spec
 from ingot.ir.evaluation import evaluate
 from ingot.ir.recipe import STEPS

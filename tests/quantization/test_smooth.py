@@ -15,9 +15,10 @@ from safetensors.numpy import load_file, save_file
 
 import ingot
 from ingot import nn
-from ingot.builder.build import build, build_network
+from ingot.builder.build import build
 from ingot.builder.compile import Beside
 from ingot.builder.layers import network_of
+from ingot.builder.network import build_network
 from ingot.cli.main import main
 from ingot.dims import Dim
 from ingot.errors import FileError, UserError

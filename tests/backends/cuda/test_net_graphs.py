@@ -22,7 +22,7 @@ from torch import nn  # noqa: E402
 from ingot import dtypes  # noqa: E402
 from ingot.backends.cuda import net_graphs  # noqa: E402
 from ingot.backends.cuda.net_rows import Batch, Place, padded  # noqa: E402
-from ingot.builder.build import build_network  # noqa: E402
+from ingot.builder.network import build_network  # noqa: E402
 from ingot.dims import Dim  # noqa: E402
 from ingot.ir import Network, Spec  # noqa: E402
 from ingot.ops.binary import Add, Mul  # noqa: E402
