@@ -106,8 +106,10 @@ def check_kernel(kernel: Kernel) -> None:
     np.testing.assert_allclose(found, value / np.sqrt((value**2).mean(-1, keepdims=True) + 0.25), rtol=1e-5)
     wide = Network("wide")
     wide.outputs["y"] = getattr(F, "unit_rms")(wide.input("x", Spec((5, 8), "float64")))  # noqa: B009
-    assert compile_network(wide, target).host_calls[0].why.endswith(
-        "rms_norm: its x may be float32 or bfloat16 or float16, not float64"
+    assert (
+        compile_network(wide, target)
+        .host_calls[0]
+        .why.endswith("rms_norm: its x may be float32 or bfloat16 or float16, not float64")
     )
     print("kernel")
 

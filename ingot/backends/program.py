@@ -165,7 +165,7 @@ class ProgramBuilder:
     def _emit(
         self, kernel: str, params: dict[str, Any], reads: list[int], writes: list[int], where: str, version: int = 1,
         binds: Sequence[Dim] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         call = {"kernel": kernel, "version": version, "in": reads, "out": writes, "params": params,
                 "binds": [dim.name for dim in binds], "where": where}  # fmt: skip
         self.calls.append({k: v for k, v in call.items() if v or k not in ("binds", "where")})

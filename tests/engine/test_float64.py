@@ -30,8 +30,11 @@ STORED = (*dtypes.FLOATS, *dtypes.INTEGERS, dtypes.bool_)
 
 # ----------------------------------------------------------------------------------------- every op, in float64
 def in_float64(case: Case) -> Case:
-    return case._replace(specs=tuple(
-        s.like(dtype=dtypes.float64) if isinstance(s, Spec) and s.dtype is dtypes.float32 else s for s in case.specs))
+    return case._replace(
+        specs=tuple(
+            s.like(dtype=dtypes.float64) if isinstance(s, Spec) and s.dtype is dtypes.float32 else s for s in case.specs
+        )
+    )
 
 
 def candidates() -> list[tuple[type[Op], Case]]:

@@ -49,8 +49,9 @@ def compare(cls: type[Op], case: Case, seed: int = 0) -> None:
     assert bool(calls) == bool(host), f"host calls: {calls}; {f'declared: {host}' if host else 'none is declared'}"
     if network.states:
         return
-    feeds = {v.name: given[v.name] if v.name in given else np.zeros(v.spec.evaluate(sizes), np.bool_)
-             for v in network.inputs}
+    feeds = {
+        v.name: given[v.name] if v.name in given else np.zeros(v.spec.evaluate(sizes), np.bool_) for v in network.inputs
+    }
     want, got = interpret(network, feeds, weights), engine.run(feeds)
     assert got.keys() == want.keys()
     for name, array in want.items():

@@ -155,6 +155,7 @@ case("arange float64", lambda t: torch.arange(3, 9, dtype=torch.float64) / 3)
 case("arange bfloat16", lambda t: torch.arange(0, 300, dtype=torch.bfloat16))
 case("arange int8", lambda t: torch.arange(-3, 9, 2, dtype=torch.int8))
 
+
 # --------------------------------------------------------------------------------------------- changes in place
 def changed(name: str, target: str, function: Callable[[torch.Tensor, Tensors], Any]) -> None:
     def run(t: Tensors) -> torch.Tensor:

@@ -156,7 +156,8 @@ def test_any_number_of_dimensions(c: dict[str, Any]) -> None:
                              padding_mode=c["mode"], **sides))  # fmt: skip
     got = native(network).run(feeds)["y"]
     np.testing.assert_allclose(
-        got.astype(np.float64), want if c["batch"] else want[0], rtol=ROUNDING[c["dtype"]], atol=0)
+        got.astype(np.float64), want if c["batch"] else want[0], rtol=ROUNDING[c["dtype"]], atol=0
+    )
 
 
 def test_sizes_beyond_32_bits() -> None:

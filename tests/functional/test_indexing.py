@@ -153,8 +153,13 @@ def test_sorted_places_and_scans() -> None:
         found = build_network(network, {}).run({"rows": marks, "values": x})["y"]
         np.testing.assert_array_equal(found, torch.searchsorted(*map(torch.from_numpy, (marks, x)), right=right))
     loose = rng.permuted(marks, axis=-1)
-    agree(lambda m, x, s: F.searchsorted(m, x, sorter=s), lambda m, x, s: torch.searchsorted(m, x, sorter=s), loose, x,
-          np.argsort(loose, -1, kind="stable"))
+    agree(
+        lambda m, x, s: F.searchsorted(m, x, sorter=s),
+        lambda m, x, s: torch.searchsorted(m, x, sorter=s),
+        loose,
+        x,
+        np.argsort(loose, -1, kind="stable"),
+    )
     for name, dim in itertools.product(("cumprod", "cummax", "cummin", "cumsum"), (0, -1)):
         agree(lambda x, n=name, d=dim: getattr(F, n)(x, d), lambda t, n=name, d=dim: tuple(_several(
             getattr(torch, n)(t, d))), x)  # fmt: skip

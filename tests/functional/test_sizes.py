@@ -132,8 +132,9 @@ NETS: dict[str, Net] = {
         lambda x: np.pad(np.tile(TABLE[0], len(x)), (1, x.shape[1])),
     ),
     "fixed numbers over a size that is data": Net(
-        lambda x, n: F.sum(x, [0, 1, 2]) * F.expand(
-            F.cast(F.one_hot(np.array([2, 0]), n + 3), "float32"), F.stack([n, 2, n + 3])
+        lambda x, n: (
+            F.sum(x, [0, 1, 2])
+            * F.expand(F.cast(F.one_hot(np.array([2, 0]), n + 3), "float32"), F.stack([n, 2, n + 3]))
         ),
         lambda x, n: x.sum() * np.broadcast_to(np.eye(int(n) + 3, dtype=np.float32)[[2, 0]], (int(n), 2, int(n) + 3)),
         True,
@@ -304,7 +305,9 @@ BAD: dict[str, tuple[Callable[..., Any], int, str]] = {
         r"expand of \[B, L, 8\] to \[size0, -1, -1\]: dimension 0 is B and must be size0 or 1; here 2 and 5",
     ),
     "a size to work out of what does not divide": (
-        lambda x, n: F.view(x, [-1, n]) + 1.0, 5, r"8\*B\*L elements for .*; here 48 and 45"
+        lambda x, n: F.view(x, [-1, n]) + 1.0,
+        5,
+        r"8\*B\*L elements for .*; here 48 and 45",
     ),
     "more memory than there is": (lambda x, n: F.arange(0, n * 4096, "int64"), 2**40, r"4096.*size0.*(TiB|GiB|memory)"),
 }
@@ -327,7 +330,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "two numbers for one": (lambda x, n: F.arange(0, F.slice(F.shape(x), [0], [2])), "one size is wanted"),
     "too many data": (lambda x, n: F.view(x, F.expand(n, (9,)) + F.arange(0, 9)), "at most 8 numbers"),
     "an expansion that certainly does not fit": (
-        lambda x, n: F.expand(x, F.concat([F.shape(x, 0), F.shape(x, 1), 7])), "size 8 at dimension 2 cannot become 7"
+        lambda x, n: F.expand(x, F.concat([F.shape(x, 0), F.shape(x, 1), 7])),
+        "size 8 at dimension 2 cannot become 7",
     ),
     "sizes that certainly do not fit": (lambda x, n: F.view(x, F.concat([F.shape(x, 0), 7])), "elements"),
 }

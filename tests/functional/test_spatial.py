@@ -238,7 +238,9 @@ RESIZED: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "nearest signals by a fraction to twice their size": ({"scale_factor": 2.05}, (2, 3, 9)),
     "nearest volumes by a fraction to their own size": ({"scale_factor": (1.1, 2.05, 1.1)}, (2, 3, 7, 9, 5)),
     "trilinear by a fraction to its own size": (
-        {"scale_factor": (1.1, 1.7, 1.1), "mode": "trilinear"}, (2, 3, 7, 9, 5)),
+        {"scale_factor": (1.1, 1.7, 1.1), "mode": "trilinear"},
+        (2, 3, 7, 9, 5),
+    ),
     "bilinear by a fraction to its own size": ({"scale_factor": (1.1, 1.7), "mode": "bilinear"}, (2, 3, 7, 9)),
     "bilinear, a fraction": ({"scale_factor": (1.5, 2.3), "mode": "bilinear"}, (2, 3, 5, 7)),
     "bilinear, corners": ({"size": (7, 1), "mode": "bilinear", "align_corners": True}, (2, 3, 4, 5)),

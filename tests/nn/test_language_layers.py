@@ -35,8 +35,9 @@ def check(layer: nn.Module, specs: dict[str, Spec], feeds: dict[str, Any], want:
 
 
 @pytest.mark.parametrize("shape", [(7, 12), (2, 3, 12)])
-@pytest.mark.parametrize(("top_k", "normalize", "activation"),
-                         [(2, True, "silu"), (1, False, "gelu"), (4, True, "relu")])
+@pytest.mark.parametrize(
+    ("top_k", "normalize", "activation"), [(2, True, "silu"), (1, False, "gelu"), (4, True, "relu")]
+)
 def test_experts(shape: tuple[int, ...], top_k: int, normalize: bool, activation: str) -> None:
     layer = nn.MoE(12, 20, 4, top_k, normalize=normalize, activation=activation)
     held, x = filled(layer), RNG.standard_normal(shape).astype(np.float32)

@@ -23,8 +23,9 @@ from ingot.nn import trace
 from ingot.passes import pipeline
 from ingot.passes.rewrite import Log
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch",
-                                        "ignore:LSTM with projections:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch", "ignore:LSTM with projections:UserWarning"
+)
 
 Array = np.ndarray[Any, Any]
 rng = np.random.default_rng(0)
@@ -288,6 +289,7 @@ def test_torch_cells_are_built(name: str) -> None:
 
 def test_fixed_weights_are_packed_once() -> None:
     """Those of both products and a projection's; computed ones at every run, which is said."""
+
     class First(nn.Module):
         def __init__(self, computed: bool) -> None:
             super().__init__()

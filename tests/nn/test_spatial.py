@@ -117,9 +117,7 @@ def test_ignored_names() -> None:
     net = Sequential(nn.BatchNorm2d(2))
     state = {f"0.{n}": normal(2) for n in ("weight", "bias", "running_mean", "running_var")}
     assert net.load_state_dict(state | {"0.num_batches_tracked": np.array(7)}) == ([], [])
-    nn.BatchNorm1d(2).load_state_dict(
-        {n[2:]: a for n, a in state.items()} | {"num_batches_tracked": np.array(7)}
-    )
+    nn.BatchNorm1d(2).load_state_dict({n[2:]: a for n, a in state.items()} | {"num_batches_tracked": np.array(7)})
     with pytest.raises(ModuleError, match="unexpected: \n    num_batches_tracked"):
         net.load_state_dict(state | {"num_batches_tracked": np.array(7)})
     assert all(nn.BatchNorm2d.ignored.values())

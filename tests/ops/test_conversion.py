@@ -4,6 +4,7 @@ The values are those at which conversions differ: halves, both sides of every in
 zeros, denormals, and what rounds twice on the way to 16 bits. torch converts 1, 7, 64 and 1000 elements on different
 paths.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -48,10 +49,17 @@ def edges(dtype: dtypes.DType) -> Array:
     parts = [0.0, 0.5, 0.6, 1.5, 1.7, 2.5, 2.9, 126.5, 127.5, 128.5, 255.5, 300.0, 3e9, 5e9, 1e12, 1e19, 1.5e19, 1e30,
              np.inf, np.nan, 1e-45, 1e-40, 6e-8, 3e-8, 65504, 65519, 65520, 3.3895314e38, 3.4e38, 1e300,
              1 + 2.0**-8 + 2.0**-40, 1 + 3 * 2.0**-8 - 2.0**-40, 1 + 2.0**-11 + 2.0**-40, 1 + 3 * 2.0**-11 - 2.0**-40,
-             2.0**63 - 1024, 2.0**64 - 2048, 2.0**53 + 2]
+             2.0**63 - 1024, 2.0**64 - 2048, 2.0**53 + 2]  # fmt: skip
     with np.errstate(over="ignore"):
-        return np.concatenate([parts, np.negative(parts), np.array(around, np.float64), rng.standard_normal(100) * 100,
-                               rng.standard_normal(200) * 10.0 ** rng.uniform(-3, 21, 200)]).astype(dtype.numpy)
+        return np.concatenate(
+            [
+                parts,
+                np.negative(parts),
+                np.array(around, np.float64),
+                rng.standard_normal(100) * 100,
+                rng.standard_normal(200) * 10.0 ** rng.uniform(-3, 21, 200),
+            ]
+        ).astype(dtype.numpy)
 
 
 def expected(x: Array, target: dtypes.DType, size: int) -> Array:
@@ -124,8 +132,10 @@ def held(x: Array, target: dtypes.DType) -> Array:
     """What saturates, in Python's integers."""
     low = 0 if target.kind == "uint" else -(2 ** (target.bits - 1))
     high = low + 2**target.bits - 1
-    values = [0 if v != v else high if v == np.inf else low if v == -np.inf else min(max(int(v), low), high)
-              for v in (x.tolist() if x.dtype.kind != "V" else x.astype(np.float64).tolist())]
+    values = [
+        0 if v != v else high if v == np.inf else low if v == -np.inf else min(max(int(v), low), high)
+        for v in (x.tolist() if x.dtype.kind != "V" else x.astype(np.float64).tolist())
+    ]
     return np.array(values, object).astype(target.numpy)
 
 

@@ -135,8 +135,11 @@ def test_it_becomes_simpler_ops_where_it_says_so(tmp_path: Path) -> None:
         ([clip_rows(2)], "is given as version 2"),
         ([clip_rows(1, limit=3.0)], r"is given as version 1\(x, limit=3.0"),
         ([CLIP, clip_rows()], "two of the given ops are called acme.clip_rows"),
-        ([fn.relu], "is no op of your own"), (["acme.clip_rows"], "is no op of your own"), ([None], "is no op"),
-        ("acme", "ops is a list of ops of your own, not 'acme'"), (7, "not 7"),
+        ([fn.relu], "is no op of your own"),
+        (["acme.clip_rows"], "is no op of your own"),
+        ([None], "is no op"),
+        ("acme", "ops is a list of ops of your own, not 'acme'"),
+        (7, "not 7"),
     ],
 )
 def test_an_op_that_is_missing_or_another(engine: Any, tmp_path: Path, ops: Any, error: str) -> None:
@@ -219,7 +222,8 @@ def test_bools_are_bools() -> None:
     ("infer", "error"),
     [
         (raising(RuntimeError("boom")), r"its infer failed on f32\[3, 4\]: RuntimeError: boom"),
-        (lambda self, x: x.shape, "must give a Spec or a tuple of them"), (lambda self, x: (), "must give a Spec"),
+        (lambda self, x: x.shape, "must give a Spec or a tuple of them"),
+        (lambda self, x: (), "must give a Spec"),
     ],
 )
 def test_rules_are_checked(infer: Any, error: str) -> None:
@@ -411,7 +415,8 @@ def test_a_library_of_ops(library: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operands", "error"),
     [
-        ((X, X[0, :3]), r"by must be f32\[C\], where N = 3, C = 4"), ((X[0], X[0]), r"x must be f32\[N, C\]"),
+        ((X, X[0, :3]), r"by must be f32\[C\], where N = 3, C = 4"),
+        ((X[0], X[0]), r"x must be f32\[N, C\]"),
         ((X.astype(np.float64), X[0].astype(np.float64)), "x must be"),
     ],
 )
@@ -421,9 +426,12 @@ def test_operands_of_a_library_op_are_checked(library: Path, operands: Any, erro
 
 
 HEAD = '#include "ingot_op.h"\nstatic int f(const ingot_op_call* c) { (void)c; return 1; }\n'
-TABLE = HEAD + """static const ingot_op ops[] = {{%s, 1, f}};
+TABLE = (
+    HEAD
+    + """static const ingot_op ops[] = {{%s, 1, f}};
 INGOT_API const ingot_op_table* ingot_ops(void) { static const ingot_op_table t = {%s, %s, ops}; return &t; }
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +463,8 @@ def test_paths_that_are_no_library(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("signature", "error"),
     [
-        ("acme.x() -> float32[1]", "it takes no operand"), ("acme.x(eps: float) -> float32[1]", "it takes no operand"),
+        ("acme.x() -> float32[1]", "it takes no operand"),
+        ("acme.x(eps: float) -> float32[1]", "it takes no operand"),
         ("acme.x(x: float32[N]) -> float32[M]", "the size M, which no operand has"),
         ("acme.x(x: float33[N]) -> float32[N]", "is no tensor"),
         ("acme.x(x: float32[N/2]) -> float32[N]", "is no tensor"),
@@ -463,7 +472,9 @@ def test_paths_that_are_no_library(tmp_path: Path) -> None:
         ("acme.x(eps: float, x: float32[N]) -> float32[N]", "an attribute behind them"),
         ("acme.x(x: float32[N], eps: str) -> float32[N]", "neither an operand nor an attribute"),
         ("acme.x(x: float32[N], n: int = 1.5) -> float32[N]", "'1.5' is no int"),
-        ("acme.x(x: float32[N]) -> ", "is no signature"), ("x" * 5000, "is no signature"), ("\xff", "is no"),
+        ("acme.x(x: float32[N]) -> ", "is no signature"),
+        ("x" * 5000, "is no signature"),
+        ("\xff", "is no"),
         ("acme.x(x: float32[A, A, A, A, A, A, A, A, A]) -> float32[A]", "more than 8 dimensions"),
         ("acme.x(x: float32[" + "9" * 18 + ", " + "9" * 18 + "]) -> float32[1]", "too large"),
     ],

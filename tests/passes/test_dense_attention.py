@@ -138,6 +138,7 @@ def test_heads_and_permutations_taken_in_keep_what_hidden_rows_give(empty: str) 
 
 def test_the_result_is_written_where_the_projection_reads_it() -> None:
     for masked in (False, True):
+
         def build(q: Value, k: Value, v: Value, mask: Value, masked: bool = masked) -> Any:
             y = F.scaled_dot_product_attention(q, k, v, *([mask] if masked else []))
             return F.reshape(F.permute(y, (0, 2, 1, 3)), (q.shape[0], q.shape[2], 24))
@@ -162,6 +163,7 @@ def test_products_of_three_dimensions_between_those_of_five() -> None:
 
 def test_as_torch_decomposes_its_own() -> None:
     """Queries and keys scaled, rows that see nothing turned to zeros."""
+
     def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
         scores = F.matmul(F.mul(q, 0.6), F.mul(transposed(k), 0.6))
         scores = F.add(scores, F.where(mask, np.float32(0), np.float32(-math.inf)))
@@ -322,11 +324,14 @@ def test_masks_chosen_by_bools(name: str, hidden: bool) -> None:
 
 def test_repeated_heads_that_an_exporter_turned() -> None:
     """Grouped queries as torch.onnx writes them: keys repeated, turned with their batches joined, and then scaled."""
+
     def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
         batch, heads, keys, width = k.shape
         wide = (batch, 2 * heads, keys, width)
-        k, v = (F.reshape(F.expand(F.reshape(x, (batch, heads, 1, keys, width)), (batch, heads, 2, keys, width)), wide)
-                for x in (k, v))
+        k, v = (
+            F.reshape(F.expand(F.reshape(x, (batch, heads, 1, keys, width)), (batch, heads, 2, keys, width)), wide)
+            for x in (k, v)
+        )
         turned = F.permute(F.reshape(k, (-1, keys, width)), (0, 2, 1))
         turned = F.reshape(turned, (batch, 2 * heads, width, keys))
         scores = F.matmul(F.mul(q, 0.6), F.mul(turned, 0.6))

@@ -135,7 +135,7 @@ def equations(draw: Any) -> tuple[str, list[tuple[int, ...]]]:
     hidden = [draw(st.sampled_from([1, 2])) for _ in range(2)]
     shapes = []
     for i, term in enumerate(terms):
-        lead = tuple(n if draw(st.booleans()) else 1 for n in hidden[draw(st.integers(0, 2)):]) if dots else ()
+        lead = tuple(n if draw(st.booleans()) else 1 for n in hidden[draw(st.integers(0, 2)) :]) if dots else ()
         shapes.append((*lead, *(sizes[c] for c in term)))
         terms[i] = ("..." if dots else "") + term
     used = sorted({c for t in terms for c in t if c.isalpha()})

@@ -17,6 +17,7 @@ X = rng.standard_normal((9, 40)).astype(np.float32) * 3
 W = rng.standard_normal((24, 40)).astype(np.float32)
 IMAGE = rng.standard_normal((2, 3, 7, 6)).astype(np.float32)
 
+
 def weight(x: Any, array: Any) -> Any:
     """A parameter of the network, in the type of x; its name says its numbers."""
     name = f"w{array.shape}{array.flat[0]}"
