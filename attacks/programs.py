@@ -264,5 +264,35 @@ _EXPRESSIONS: dict[str, tuple[list[Any], list[Any] | None]] = {
 for _name, (_list, _outputs) in _EXPRESSIONS.items():
     program(29, f"an expression {_name}", _steps(_list, _outputs), "", _REFUSED)
 
+
+def _of_float8(image: Image) -> bytes:
+    """An expression whose operand is the file's last tensor, of a byte an element, as integers of eight bytes."""
+    count = 1 << 20
+    steps = {"steps": [["input", "int64", 0]], "outputs": [0]}
+    image.program |= {
+        "symbols": [],
+        "buffers": [
+            {"kind": "weight", "tensor": "w", "dtype": "float8_e4m3fn", "shape": [count]},
+            {"kind": "temp", "dtype": "int64", "shape": [count]},
+        ],
+        "calls": [
+            {
+                "kernel": "elementwise",
+                "version": 1,
+                "in": [0],
+                "out": [1],
+                "where": "x",
+                "params": {"expression": steps},
+            }
+        ],
+        "outputs": [{"name": "y", "buffer": 1}],
+    }
+    image.entries = [("w", {"dtype": "F8_E4M3", "shape": [count], "data_offsets": [0, count]})]
+    image.data = bytes(count)
+    return image.encode()
+
+
+engine(29, "an expression over float8", _of_float8, native=(_REFUSED, "float8_e4m3fn"))
+
 program(34, "an index out of range at run time", _set("symbols", 0, "max", value=63), "", "value", "run_far")
 program(34, "a negative index at run time", _set("symbols", 0, "max", value=62), "", "value", "run_negative")

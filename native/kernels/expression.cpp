@@ -238,6 +238,8 @@ void Expression::Parsed::step(std::size_t at, const nlohmann::json& json) {
     item.instruction.step = Step::load;
     item.instruction.a = json[2].get<std::uint16_t>();
     const DType dtype = inputs[item.instruction.a];
+    if (dtype == DType::float8_e4m3fn)
+      fail(at, "operand " + std::to_string(item.instruction.a) + " is float8_e4m3fn, which is for weights of products alone");
     if (class_of(dtype) != item.cls)
       fail(at, "operand " + std::to_string(item.instruction.a) + " is " + std::string(name_of(dtype)) + ", whose class is " +
                    std::string(kClassNames[int(class_of(dtype))]) + ", not " + class_name);
@@ -367,7 +369,9 @@ void Expression::Parsed::read_bytes() {
   const auto difference = [&](int user) {  // of a load that fits
     if (!is(user, Step::int_sub, I) || is_output(user) || !fits[items[user].arguments[0]]) return false;
     const int zero = items[user].arguments[1];
-    return items[zero].constant != kNone && std::abs(number<std::int64_t>(zero)) <= kExact && all(used[user], to_float);
+    if (items[zero].constant == kNone || is_output(zero)) return false;
+    const auto value = number<std::int64_t>(zero);
+    return value >= -kExact && value <= kExact && all(used[user], to_float);
   };
   for (int i = 0; i < count; ++i) {
     const DType dtype = is(i, Step::load, I) ? inputs[items[i].instruction.a] : DType::int64;
@@ -410,7 +414,9 @@ void Expression::Parsed::read_bytes() {
 bool Expression::Parsed::in_range(int item, DType dtype) const {
   const float low = dtype == DType::int8 ? -128.0f : 0.0f, high = dtype == DType::int8 ? 127.0f : 255.0f;
   const auto held = [&](int at, Step step) { return is(at, step, F) && items[items[at].arguments[1]].constant != kNone; };
-  if (!held(item, Step::min) || !(number<float>(items[item].arguments[1]) <= high)) return false;
+  if (!held(item, Step::min)) return false;
+  const float most = number<float>(items[item].arguments[1]);
+  if (!(most >= low && most <= high)) return false;
   item = items[item].arguments[0];
   if (!held(item, Step::max) || !(number<float>(items[item].arguments[1]) >= low)) return false;
   item = items[item].arguments[0];

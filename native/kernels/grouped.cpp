@@ -41,14 +41,14 @@ void Grouped::prepare(const TensorView& panels) const {
     const auto* const from = panels.as<std::byte>();  // of int8 it may begin anywhere
     for (std::int64_t output = 0; output < groups_ * group_outputs_; ++output) {
       const std::byte* const panel = from + (output / group_outputs_ * steps * kPanel + output % group_outputs_) * 4;
-      std::int32_t sum = 0;
+      std::int64_t sum = 0;
       for (std::int64_t step = 0; step < steps; ++step) {
         std::uint32_t word;
         std::memcpy(&word, panel + step * kPanel * 4, 4);
         to[output / 16 * unit_words() + step * 16 + output % 16] = word;
         for (int byte = 0; byte < 4; ++byte) sum += static_cast<std::int8_t>(word >> 8 * byte & 255);
       }
-      if (dtype_ == DType::int8) start[output] = -128 * sum;
+      if (dtype_ == DType::int8) start[output] = static_cast<std::int32_t>(-128 * sum);
     }
     pages_ = std::move(pages);
   });

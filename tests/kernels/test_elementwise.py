@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
-from tests.kernels.one_call import Array, Operand, View, run
+from tests.kernels.one_call import Array, Operand, View, Weight, run
 
 EDGES = [0.0, 1.0, math.inf, 1e-40, 3.4e38, 88.8, 104.0, 0.5, 1.5, 2.5]
 
@@ -496,6 +496,40 @@ F = ["input", "float32", 0]
 def test_refusals(expression: dict[str, Any], message: str) -> None:
     with pytest.raises(_native.Error, match=message):
         run("elementwise", {"expression": expression}, [np.zeros(4, np.float32)], [("float32", (4,))])
+
+
+def test_float8_is_no_operand_of_an_expression() -> None:
+    """It is for weights; eight bytes used to be read for each of its elements."""
+    weight = Weight(np.zeros(64, ml_dtypes.float8_e4m3fn))
+    with pytest.raises(_native.Error, match="operand 0 is float8_e4m3fn"):
+        compute([["input", "int64", 0]], [0], [weight], [("int64", (64,))])
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [("int8", -100.0, -200.0), ("uint8", 3.0, -5.0)])
+def test_limits_below_what_a_byte_holds(dtype: str, low: float, high: float) -> None:
+    """The result wraps as any other number does, at each level."""
+    x = np.ones(40, np.float32)
+    steps = [["input", "float32", 0], ["eq", "bool", 0, 0], ["const", "float32", 0.0], ["where", "float32", 1, 0, 2],
+             ["const", "float32", low], ["max", "float32", 3, 4], ["const", "float32", high], ["min", "float32", 5, 6],
+             ["to_int", "int64", 7, "int32"], ["wrap", "int64", 8, dtype]]  # fmt: skip
+    (y,) = compute(steps, [9], [x], [(dtype, (40,))])
+    assert set(y.tolist()) == {int(np.int64(high).astype(dtype))}
+
+
+def test_a_zero_point_that_is_a_result_too() -> None:
+    x = np.arange(40, dtype=np.uint8)
+    steps = [["input", "int64", 0], ["const", "int64", 128], ["sub", "int64", 0, 1], ["to_float", "float32", 2]]
+    y, zero = compute(steps, [3, 1], [x], [("float32", (40,)), ("int64", (40,))])
+    assert np.array_equal(y, x.astype(np.float32) - 128) and set(zero.tolist()) == {128}
+
+
+def test_the_least_integer_is_no_zero_point() -> None:
+    """Its size has no int64, so differences to it are made of integers, which wrap."""
+    x, least = np.arange(40, dtype=np.uint8), np.iinfo(np.int64).min
+    steps = [["input", "int64", 0], ["const", "int64", int(least)], ["sub", "int64", 0, 1], ["to_float", "float32", 2]]
+    (y,) = compute(steps, [3], [x], [("float32", (40,))])
+    with np.errstate(over="ignore"):
+        assert np.array_equal(y, (x.astype(np.int64) - least).astype(np.float32))
 
 
 def test_shapes_that_do_not_broadcast() -> None:

@@ -295,6 +295,20 @@ def test_a_bias_and_gelu(dtype: str, wide: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_denormal_limit(dtype: str) -> None:
+    """Sums held to at least a denormal number: the same bits for a row alone, in company and in the last panel."""
+    stored = np.int8 if dtype == "int8" else NUMPY[dtype]
+    x, w = np.full((20, 8), -1, stored), np.ones((72, 8), stored)
+    steps = [["input", "float32", 0], ["input", "float32", 1], ["mul", "float32", 0, 1], ["const", "float32", 1e-39],
+             ["max", "float32", 2, 3]]  # fmt: skip
+    scale = np.ones(72, np.float32)
+    want = np.float32(1e-39).astype(NUMPY["bfloat16"])
+    for rows in (1, 2, 6, 7, 20):
+        y = product(x[:rows].copy(), [w], "bfloat16", {"steps": steps, "outputs": [4]}, (scale,))
+        assert set(y.ravel().view(np.uint16).tolist()) == {int(want.view(np.uint16))}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize(("n", "k"), [(1056, 64), (1056, 96), (1000, 64), (544, 1280)])
 def test_results_beyond_the_caches(dtype: str, n: int, k: int) -> None:
     """More than 4 MiB of results: the same bits as of a few of its rows. Some lie in whole lines, some do not."""

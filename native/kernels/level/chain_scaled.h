@@ -37,12 +37,12 @@ INGOT_INLINE bool is_bounded(const Chain& chain, const Vec (&scale)[2], const Ve
   return bounded;
 }
 
-/// Whether whole numbers times the scale, and sums of these and of biases, are never denormals: each is 0 or at least 2^-100 in size, so that it, and
+/// Whether whole numbers times the scale, sums of these and of biases, and a lower limit are never denormals: each is 0 or at least 2^-100 in size, so that it, and
 /// whatever is added up of such, is a multiple of 2^-123.
-INGOT_INLINE bool is_normal(const Vec (&scale)[2], const Vec (&bias)[2], const Vec (&shift)[2]) {
+INGOT_INLINE bool is_normal(const Vec (&scale)[2], const Vec (&bias)[2], const Vec (&shift)[2], Vec low) {
   const auto is_far = [](Vec v) { return !any(abs(v) < select(v == zero(), zero(), broadcast(0x1p-100f))) && !any(is_nan(v)); };
   const auto are_far = [&](const Vec (&v)[2]) { return is_far(v[0]) && is_far(v[1]); };
-  return are_far(scale) && are_far(bias) && are_far(shift);
+  return are_far(scale) && are_far(bias) && are_far(shift) && is_far(low);
 }
 
 /// Two vectors of all rows: sum * scale, then a factor of the row, biases, a residual, and GELU or a lower limit, if there are such; the

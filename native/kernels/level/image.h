@@ -89,7 +89,7 @@ constexpr void size_image(ImagePlan& plan, std::int64_t least, std::int64_t most
 
 /// The image of patches of values of that many bytes, of `images` images.
 constexpr ImagePlan image_plan(const Patches& p, int width, std::int64_t images) {
-  constexpr std::int64_t kFarthest = 64;
+  constexpr std::int64_t kFarthest = 64, kLongest = 1 << 30;  // pixels of a line
   ImagePlan plan{};
   const WindowAxis &down = p.axis[1], &along = p.axis[2];
   const std::int64_t bytes = p.channels * width, taps = down.kernel * along.kernel;
@@ -107,6 +107,7 @@ constexpr ImagePlan image_plan(const Patches& p, int width, std::int64_t images)
     plan.halo = (down.kernel - 1) * down.dilation + 1 - down.stride;  // beyond `stride` lines for each one of the outputs
     const std::int64_t read = (p.out[2] - 1) * along.stride + along.kernel, held = along.before + along.size;
     plan.pitch = read > held ? read : held;
+    if (plan.pitch > kLongest) return plan;
     size_image(plan, few * down.stride + plan.halo, (p.out[1] * down.stride + (plan.halo > 0 ? plan.halo : 0)) * images);
     return plan;
   }

@@ -183,7 +183,9 @@ inline void RowsEnd::look_at_panel() {
   Vec scale[2], bias[2], shift[2];
   load_shared_rows(chain, column, [&](int link) { return extra(link); }, scale, bias, shift);
   direct = floats || is_bounded(chain, scale, bias, shift);
-  normal = floats && chain.factor < 0 && chain.residual < 0 && is_normal(scale, bias, shift);
+  const Link& last = chain.links[chain.count - 1];
+  const Vec low = last.step == Step::max ? load(last.constant) : zero();
+  normal = floats && chain.factor < 0 && chain.residual < 0 && is_normal(scale, bias, shift, low);
 }
 
 /// Fetches what the rows' epilogue reads, while their sums are made.
