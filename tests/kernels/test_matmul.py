@@ -341,7 +341,7 @@ def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None
     whole = product(x, [w])
     assert np.array_equal(whole, product(x, [w], threads=2))
     assert np.array_equal(whole, product(x, [w], threads=3))
-    for count in (1, 2, 5, 14, 15, 16, 17, 33, 129):
+    for count in (1, 2, 5, 6, 7, 12, 13, 14, 15, 16, 17, 28, 29, 33, 129):
         for start in (0, 1, 37, 200 - count):
             part = np.ascontiguousarray(x[start : start + count])
             assert np.array_equal(product(part, [w]), whole[start : start + count]), (count, start)

@@ -5,6 +5,7 @@
 // dot products: pair by pair; int8: four by four, also with weights of 4 bits). Limits: none beyond matmul.h; any k, any number of rows.
 #include <utility>
 
+#include "matmul_floats.h"
 #include "matmul_grouped.h"
 #include "matmul_pairs.h"
 #include "matmul_quads.h"
@@ -16,36 +17,6 @@
 namespace ingot::INGOT_LEVEL {
 
 namespace {
-
-template <class T>
-struct OneByOne {
-  typedef T Source;
-  typedef float Packed;
-  typedef Vec Values;
-  static constexpr Blocking blocking = kVectorBlocking;
-  static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
-  static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int unpacks_rows = kInWordsRows;
-  static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
-  INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
-  template <Packing How, int N>
-  INGOT_INLINE Values values_of(Ints words) { return narrow_of<How, N>(words); }
-  INGOT_INLINE void store_values(std::byte* to, Values values) { store((T*)to, values); }
-  template <int R, int C>
-  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      const Vec v = broadcast(*(const float*)(x + r * kXStride));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c], a[r][c]);
-    }
-  }
-  INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
-    unpack_any<OneByOne>(job, from, k, panel);
-  }
-  INGOT_INLINE void multiply(const BlockProduct& p) {
-    if constexpr (__is_same(T, float16)) if (p.rows > 2 * kRows && p.scales == nullptr) return multiply_widened<OneByOne>(p);
-    multiply_any<OneByOne>(p);
-  }
-};
 
 /// Rows of int8 with weights of 4 bits.
 struct Nibbles {

@@ -51,8 +51,8 @@ struct Sums {
   float* at(int r, int c) const { return to + r * stride + c / 4 * pairs_apart + c / 2 % 2 * apart + c % 2 * kLanes; }
 };
 
-/// How weights lie: as the kind reads them, or as 4 or 8 numbers to a word, which become what it reads in registers, or as the floats that
-/// these were made before. `fetched`: bytes of a step in memory.
+/// How weights lie: as the kind reads them, or as 4 or 8 numbers to a word, which become what it reads in registers. `fetched`: bytes of a
+/// step in memory.
 template <class Kind, bool Groups>
 struct AsRead {
   static constexpr int depth = Kind::w_depth, bytes = Kind::w_bytes, fetched = bytes;
@@ -66,14 +66,6 @@ struct InWords {
   static constexpr bool groups = How == Packing::int4, narrow = true;
   template <int N>
   INGOT_INLINE auto values(const std::byte* w) { return Kind::template values_of<How, N>(words_at(w, 0)); }
-};
-
-template <class Kind>
-struct Widened {
-  static constexpr int depth = 1, bytes = kPanel * 4, fetched = Kind::w_bytes;
-  static constexpr bool groups = false, narrow = false;
-  template <int>
-  INGOT_INLINE auto values(const std::byte* w) { return load((const float*)w); }
 };
 
 /// One step of `Way`, which is one or several of the kind's.
@@ -335,19 +327,8 @@ INGOT_INLINE void multiply_rows(const BlockProduct& p, std::integer_sequence<int
   }
 }
 
-/// A block of float16 for many rows: its values become floats once, and not for each tile of rows, whose multiply-adds would wait for that.
-template <class Kind>
-__attribute__((noinline)) void multiply_widened(const BlockProduct& p) {
-  alignas(64) float panel[Kind::blocking.depth * kPanel];
-  const auto* from = (const typename Kind::Source*)p.w;
-  for (int i = 0; i < p.k * kPanel; i += kLanes) store(panel + i, load(from + i));
-  BlockProduct product = p;
-  product.w = (const std::byte*)panel;
-  multiply_rows<Kind, Widened<Kind>>(product, std::make_integer_sequence<int, kRows>());
-}
-
-/// By the way in which the block's weights lie.
-template <class Kind>
+/// By the way in which the block's weights lie. `Groups`: whether panels that the kind reads may have scales of groups.
+template <class Kind, bool Groups = true>
 INGOT_INLINE void multiply_any(const BlockProduct& p) {
   constexpr auto rows = std::make_integer_sequence<int, kRows>();
   [[maybe_unused]] constexpr auto few = std::make_integer_sequence<int, kFewRows>();
@@ -356,7 +337,7 @@ INGOT_INLINE void multiply_any(const BlockProduct& p) {
     if (p.packing == Packing::float8) return multiply_rows<Kind, InWords<Kind, Packing::float8>>(p, few);
     if (p.packing == Packing::int4) return multiply_rows<Kind, InWords<Kind, Packing::int4>>(p, few);
   }
-  if (p.scales != nullptr) return multiply_rows<Kind, AsRead<Kind, true>>(p, std::make_integer_sequence<int, kGroupRows>());
+  if constexpr (Groups) if (p.scales != nullptr) return multiply_rows<Kind, AsRead<Kind, true>>(p, std::make_integer_sequence<int, kGroupRows>());
   multiply_rows<Kind, AsRead<Kind, false>>(p, rows);
 }
 
