@@ -60,12 +60,13 @@ def matmul_packed() -> Iterator[Template]:
         x, w = t.input("x", [m, k], dtype), t.weight("w", panels(n, k, dtype), dtype)
         t.call("matmul_packed", [x, w], [t.result([m, n], dtype)], n=n, k=k, parts=1, epilogue=FLOAT)
         yield t
-    for epilogue in EPILOGUES:  # samples of more pairs of rows than a pass has, and deeper ones than are packed once
-        t = Template(f"matmul_packed.strassen.{epilogue}")
+    # Samples of more pairs of rows than a pass has, and deeper ones than are packed once.
+    for dtype, epilogue in itertools.product(FLOATS, EPILOGUES):
+        t = Template(f"matmul_packed.strassen.{dtype}.{epilogue}")
         lead = [t.size("b", 0, 3), t.value("m", calc("*", 2, t.size("pairs", 0, 75)))]
-        k, n = t.value("k", calc("*", 2, t.size("half", 1, 420))), t.size("n", 33, 140)
-        dtype = t.choice("dtype", "float32", "float16")
-        x, w = t.input("x", [*lead, k], dtype), t.weight("w", panels(n, k, "float32"), dtype)
+        step = 4 if dtype == "bfloat16" else 2
+        k, n = t.value("k", calc("*", step, t.size("steps", 1, 840 // step))), t.size("n", 33, 140)
+        x, w = t.input("x", [*lead, k], dtype), t.weight("w", panels(n, k, dtype), dtype)
         more, expression = extras(t, epilogue, [*lead, n])
         y = t.result([*lead, n], t.choice("y_dtype", *FLOATS))
         t.call("matmul_packed", [x, w, *more], [y], n=n, k=k, parts=1, algorithm=STRASSEN, epilogue=expression)

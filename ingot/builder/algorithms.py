@@ -201,7 +201,7 @@ def alternatives(program: Program) -> dict[int, tuple[str, ...]]:
             continue
         params, is_int8 = call["params"], _buffer(program, call["in"][0])["dtype"] == "int8"
         if call["kernel"] == PRODUCT:
-            found[number] = _of_product(params)
+            found[number] = _of_product(program, call)
         elif params["groups"] > 1 or (_is_small_int8(params) if is_int8 else params["outputs"] <= SMALL):
             found[number] = (DIRECT,)  # in the place of a kernel of its own, which has one way
         else:
@@ -217,11 +217,12 @@ def _is_small_int8(params: Mapping[str, Any]) -> bool:
     return (-(-channels // 16) + 12) * outputs <= channels // 4 + channels // 8 + 20
 
 
-def _of_product(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """The direct product where the build took Strassen's."""
-    if params.get("algorithm") == STRASSEN:
-        return DIRECT, *(word for word, (name, _) in LOOPS.items() if name == "split")
-    return tuple(LOOPS)
+def _of_product(program: Program, call: Mapping[str, Any]) -> tuple[str, ...]:
+    """The direct product where the build took Strassen's, whose loops have one order."""
+    if call["params"].get("algorithm") != STRASSEN:
+        return tuple(LOOPS)
+    by_level = _buffer(program, call["in"][0])["dtype"] == "bfloat16"  # direct where there are dot products of it
+    return DIRECT, *(word for word, (name, _) in LOOPS.items() if name == "split" or by_level)
 
 
 def _of_window(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@
 // gets as float32.
 // matmul_packed: `order` and `split` take the place of the rules for its loops and for what it deals to workers, where a build has measured.
 // `algorithm`: strassen (strassen.h), where a build knows that y's last dimension but one are the rows of a sample, by a weight and a y that
-// can take it; else, or direct, the direct product.
+// can take it, at a level whose own product is not faster than float32's; else, or direct, the direct product.
 // matmul_packed: y may be int8 or uint8, as the epilogue's last step makes them; rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
 // rows of y are dense.
 #include <algorithm>
@@ -186,8 +186,9 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   require_dtype(name, "the scales", scales, {DType::float32, DType::float16});
   Epilogue epilogue(params, parts, in.subspan(1 + weight.operands()), out, level);
   params.done();
-  const bool by_pairs = strassen && parts == 1 && in[1].constant && Strassen::takes(in[0].dtype, in[1].dtype, n, k);
-  return std::make_unique<MatmulPacked>(n, k, parts, order, split, weight, std::move(epilogue), product_for(level, in[0].dtype, in[1].dtype),
+  const PackedProduct& product = product_for(level, in[0].dtype, in[1].dtype);
+  const bool by_pairs = strassen && parts == 1 && in[1].constant && Strassen::takes(product, in[0].dtype, in[1].dtype, n, k);
+  return std::make_unique<MatmulPacked>(n, k, parts, order, split, weight, std::move(epilogue), product,
                                         by_pairs ? std::make_unique<Strassen>(in[0].dtype, n, k, level) : nullptr);
 }
 

@@ -260,15 +260,16 @@ def test_few_outputs_of_int8_have_a_kernel_of_their_own(channels: int, outputs: 
 
 def test_alternatives_of_products() -> None:
     """The direct product where the build took Strassen's step. Which rows are of one sample, a program does not say."""
-    buffers = [{"kind": "weight", "dtype": "float32"}, {"kind": "temp", "dtype": "float32", "shape": [8, 28, 70]}]
 
-    def of(**more: Any) -> tuple[str, ...]:
+    def of(dtype: str = "float32", **more: Any) -> tuple[str, ...]:
+        buffers = [{"kind": "weight", "dtype": dtype}, {"kind": "temp", "dtype": dtype, "shape": [8, 28, 70]}]
         params = {"n": 64, "k": 70, "parts": 1, **more}
         call = {"kernel": "matmul_packed", "in": [1, 0], "out": [0], "params": params}
         return alternatives({"buffers": buffers, "calls": [call]})[0]
 
     assert of() == tuple(LOOPS)
     assert of(algorithm="strassen") == ("direct", "split=rows", "split=outputs")
+    assert of("bfloat16", algorithm="strassen") == ("direct", *LOOPS)  # a level's own products may be taken
 
 
 def test_alternatives_for_taps_along_one_axis() -> None:
@@ -314,7 +315,7 @@ def of_file(file: Path, **changes: Any) -> None:
     [
         (("N", 64, 512), 512, "float32", True),
         (("N", 64, 512), 512, "float16", True),
-        (("N", 64, 512), 512, "bfloat16", False),
+        (("N", 64, 512), 512, "bfloat16", True),
         ((2, 3, 64, 512), 512, "float32", True),
         (("N", 62, 512), 512, "float32", False),
         (("N", 65, 512), 512, "float32", False),

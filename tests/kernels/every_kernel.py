@@ -303,8 +303,8 @@ def other_floats(dtype: Any) -> Iterator[tuple[str, Case]]:
 
 def stored_weights() -> Iterator[tuple[str, Case]]:
     """Products and convolutions with a weight in the engine, which kernels may keep in another form."""
-    for dtype in (F32, F16):
-        (rows,) = linear(dtype, (2, 38), 100, 74, EPILOGUE, extras(2, 38, 100, dtype=dtype))
+    for dtype in (F32, F16, BF16):
+        (rows,) = linear(dtype, (2, 38), 100, 76, EPILOGUE, extras(2, 38, 100, dtype=dtype))
         paired = replace(rows, params={**rows.params, "algorithm": "strassen"}, weights=(1,))
         yield f"matmul_packed strassen {dtype.name}", [paired]
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)

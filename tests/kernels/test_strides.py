@@ -294,7 +294,7 @@ def test_what_reads_any_strides_refuses_none(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["conv_packed winograd", *(f"matmul_packed strassen {d}" for d in ("float32", "float16"))]
+    "name", ["conv_packed winograd", *(f"matmul_packed strassen {d}" for d in ("float32", "float16", "bfloat16"))]
 )
 def test_a_window_on_a_weight_that_moves_is_read_anew(name: str) -> None:
     """A kernel that keeps what it made of a constant weight must not do so of a window that moves."""

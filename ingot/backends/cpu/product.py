@@ -20,11 +20,11 @@ FLOAT64 = (dtypes.float64,)
 # Of a product's loops, and what is dealt to threads, where a build has measured; else by the kernel's own rules.
 ORDERS, SPLITS = ("rows", "weights", "packed"), ("rows", "outputs")
 DIRECT, STRASSEN = "direct", "strassen"  # algorithms of matmul_packed; the first one is of convolutions too
-# Strassen's step pairs the rows of a sample (native/kernels/strassen.h), of types whose products are of float32 at each
-# level. From so many of them, and so many inputs and outputs on, it takes 0.91 of the direct product's time; beside the
-# panels a weight takes as many floats as it has values.
+# Strassen's step pairs the rows of a sample (native/kernels/strassen.h). A build knows no level: one with dot products
+# of bfloat16 goes direct all the same. From so many rows, and so many inputs and outputs on, the step takes 0.91 of
+# the direct product's time; beside the panels a weight takes as many floats as it has values.
 PAIRED_ROWS, PAIRED_SIZE = 64, 512
-PAIRED = ("float32", "float16")
+PAIRED = ("float32", "float16", "bfloat16")
 MEASURED = f"order?: {' | '.join(ORDERS)}, split?: {' | '.join(SPLITS)}"
 NARROWER = ("x", dtypes.int8, dtypes.uint8, dtypes.float8_e4m3fn)  # what rows of x are multiplied with
 EXPERTS = ("panels of experts", "scaled panels of experts", "shifted panels of experts")
@@ -74,7 +74,9 @@ def _pays_by_pairs(node: Node) -> bool:
     rows = x.shape[-2] if len(x.shape) > 2 else None
     if not isinstance(rows, int) or rows < PAIRED_ROWS or min(n, k) < PAIRED_SIZE:
         return False
-    pairs = rows % 2 == 0 and k % 2 == 0 and dims.ceil_div(n, PANEL) % 2 == 0  # as native/kernels/strassen.h takes them
+    beside = 2 if x.dtype is dtypes.bfloat16 else 1  # values of k in a panel
+    # As native/kernels/strassen.h takes them.
+    pairs = rows % 2 == 0 and k % (2 * beside) == 0 and dims.ceil_div(n, PANEL) % 2 == 0
     alone = weight.kind != "input" and len(weight.uses) == 1
     return pairs and alone and x.dtype is weight.dtype and x.dtype.name in PAIRED
 

@@ -8,6 +8,24 @@ namespace ingot::INGOT_LEVEL {
 
 namespace {
 
+/// Values of k that lie side by side in a panel, of each of 16 outputs.
+template <class T>
+constexpr int kBeside = __is_same(T, bfloat16) ? 2 : 1;
+
+/// Where a panel has those outputs from that column on.
+template <class T>
+INGOT_INLINE const T* outputs_from(const void* panel, std::int64_t column) { return (const T*)panel + column * kBeside<T>; }
+
+/// Their weights at a value of k.
+template <class T>
+INGOT_INLINE Vec weights_at(const T* outputs, std::int64_t k) {
+  if constexpr (kBeside<T> == 1) return load(outputs + k * kPanel);
+  else {
+    const Ints pair = bits(load((const float*)(outputs + k / 2 * 2 * kPanel)));
+    return from_bits(k % 2 == 0 ? shift_left<16>(pair) : pair & broadcast_int((std::int32_t)0xffff0000));
+  }
+}
+
 /// What RowsEnd has to know of the product.
 template <class T>
 struct Stored {
@@ -140,7 +158,7 @@ INGOT_INLINE void add_rows(Vec (&a)[R][C], const float* from) {
 template <class T, class W, int R, int C>
 INGOT_INLINE void part_tile(const Part& p, int row, int column, float* sums, const std::byte* ahead, std::int64_t advance) {
   const std::byte* x = p.x + row * kXStride;
-  const W* w = (const W*)p.w + column;
+  const W* w = outputs_from<W>(p.w, column);
   [[maybe_unused]] float* widened = __is_same(W, float) ? nullptr : p.panel + column;
   const std::int64_t at = row * kPanel + column;
   Vec a[R][C];
@@ -148,18 +166,20 @@ INGOT_INLINE void part_tile(const Part& p, int row, int column, float* sums, con
     INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = p.begin == nullptr || p.both != nullptr ? zero() : load(p.begin + at + r * kPanel + c * kLanes);
   }
   if (p.more != nullptr && p.both == nullptr) add_rows(a, p.more + at);
-  for (int k = 0; k < p.depth; ++k, x += 4, w += kPanel, ahead += advance) {
-    __builtin_prefetch(ahead);
-    __builtin_prefetch(ahead + 64);
-    Vec b[C];
-    INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = load(w + c * kLanes);
-    if constexpr (!__is_same(W, float)) {
-      INGOT_UNROLL for (int c = 0; c < C; ++c) store(widened + c * kLanes, b[c]);
-      widened += kPanel;
-    }
-    INGOT_UNROLL for (int r = 0; r < R; ++r) {
-      const Vec v = broadcast(*(const float*)(x + r * kXStride));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c], a[r][c]);
+  for (int k = 0; k < p.depth; k += kBeside<W>, w += kBeside<W> * kPanel) {
+    INGOT_UNROLL for (int i = 0; i < kBeside<W>; ++i, x += 4, ahead += advance) {
+      __builtin_prefetch(ahead);
+      __builtin_prefetch(ahead + 64);
+      Vec b[C];
+      INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = weights_at(w + c * kLanes * kBeside<W>, i);
+      if constexpr (!__is_same(W, float)) {
+        INGOT_UNROLL for (int c = 0; c < C; ++c) store(widened + c * kLanes, b[c]);
+        widened += kPanel;
+      }
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        const Vec v = broadcast(*(const float*)(x + r * kXStride));
+        INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c], a[r][c]);
+      }
     }
   }
   if (p.both != nullptr) {
@@ -311,14 +331,14 @@ void run(const StrassenJob& job) {
 /// The upper quartiles of the magnitudes of 16 outputs of a panel, of values that are not zero, as powers of two that are less by half at most:
 /// zero where it is more than kHalvings below the greatest one, infinite where all values are zero. Returns whether no value is too great or not a number.
 template <class T>
-INGOT_INLINE bool find_quartiles(const T* panel, std::int64_t k, Vec& quartiles) {
+INGOT_INLINE bool find_quartiles(const T* outputs, std::int64_t k, Vec& quartiles) {
   const Vec one = broadcast(1.0f);
   Vec greatest = zero();
-  for (std::int64_t i = 0; i < k; ++i) greatest = max_nan(greatest, abs(load(panel + i * kPanel)));
+  for (std::int64_t i = 0; i < k; ++i) greatest = max_nan(greatest, abs(weights_at(outputs, i)));
   if (any(is_nan(greatest)) || reduce_max(greatest) > kMostOfWeights) return false;
   const auto count_from = [&](Vec least) __attribute__((always_inline)) {
     Vec count = zero();
-    for (std::int64_t i = 0; i < k; ++i) count = count + select(least <= abs(load(panel + i * kPanel)), one, zero());
+    for (std::int64_t i = 0; i < k; ++i) count = count + select(least <= abs(weights_at(outputs, i)), one, zero());
     return count;
   };
   const Vec values = count_from(broadcast(__FLT_MIN__));
@@ -344,7 +364,7 @@ bool prepare(const StrassenWeight& weight) {
   alignas(64) float ones[kPanel];
   for (int column = 0; column < kPanel; ++column) ones[column] = column < weight.columns ? 1 : 0;
   for (int column = 0; column < kPanel; column += kLanes) {
-    const T *const left = (const T*)weight.left + column, *const right = (const T*)weight.right + column;
+    const T *const left = outputs_from<T>(weight.left, column), *const right = outputs_from<T>(weight.right, column);
     Vec of_left, of_right;
     if (!find_quartiles(left, weight.k, of_left) || !find_quartiles(right, weight.k, of_right)) return false;
     of_right = select(load(ones + column) == one, of_right, of_left);  // what is not there is no partner
@@ -355,20 +375,19 @@ bool prepare(const StrassenWeight& weight) {
     float *to = weight.sums + column, *height = weight.heights;
     const std::int64_t blocks = pairs_of_blocks(weight.k);
     for (std::int64_t block = 0; block < blocks; ++block) {
-      const std::int64_t size = half_depth(weight.k, block) * kPanel, begin = block * 2 * kPairDepth * kPanel;
-      for (std::int64_t i = 0; i < size; i += kPanel, ++height) {
-        const Vec b11 = load(left + begin + i), b21 = load(left + begin + size + i);
-        const Vec b12 = load(right + begin + i), b22 = load(right + begin + size + i);
+      const std::int64_t depth = half_depth(weight.k, block), begin = block * 2 * kPairDepth;
+      for (std::int64_t i = begin; i < begin + depth; ++i, to += kPanel, ++height) {
+        const Vec b11 = weights_at(left, i), b21 = weights_at(left, i + depth), b12 = weights_at(right, i), b22 = weights_at(right, i + depth);
         // T1 and T2 are rounded once.
         Vec of_t1, of_t2;
         const Vec t1 = subtract(b12, b11, of_t1), near = subtract(b22, t1, of_t2), t2 = near + (of_t2 - of_t1);
         const Vec sums[kStrassenSums] = {t2, t1, b22 - b12, b21 - t2};
-        INGOT_UNROLL for (int sum = 0; sum < kStrassenSums; ++sum) store(to + sum * size + i, sums[sum]);
+        INGOT_UNROLL for (int sum = 0; sum < kStrassenSums; ++sum) store(to + sum * depth * kPanel, sums[sum]);
         const Vec greatest = max(max(abs(b11), abs(b12)), max(abs(b21), abs(b22)));
         const float found = reduce_max(greatest * inverse);
         if (*height < found) *height = found;
       }
-      to += kStrassenSums * size;
+      to += (kStrassenSums - 1) * depth * kPanel;
     }
   }
   return true;
@@ -379,6 +398,6 @@ constexpr StrassenProduct kProduct = {run<T>, prepare<T>};
 
 }  // namespace
 
-const StrassenTable strassen_table = {kProduct<float>, kProduct<float16>};
+const StrassenTable strassen_table = {kProduct<float>, kProduct<float16>, kProduct<bfloat16>};
 
 }  // namespace ingot::INGOT_LEVEL

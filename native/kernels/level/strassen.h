@@ -1,4 +1,4 @@
-// Products of float32 and of float16, in float32, by one step of Strassen's algorithm, in Winograd's form: what the host half
+// Products of floats, in float32, by one step of Strassen's algorithm, in Winograd's form: what the host half
 // (kernels/strassen.cpp) hands to the level halves. Plain data only.
 //
 // Two rows of x, two blocks of k beside each other and two panels of outputs are the halves of 2x2 matrices A B = C. Seven products of half
@@ -94,7 +94,7 @@ struct StrassenProduct {
 };
 
 struct StrassenTable {
-  StrassenProduct float32, float16;
+  StrassenProduct float32, float16, bfloat16;
 };
 
 INGOT_FAMILY(strassen, StrassenTable)
