@@ -170,6 +170,31 @@ def test_sentencepiece_merges_by_scores(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("a é b")) == "a é b"
 
 
+@pytest.mark.parametrize(("pre", "begins"), [
+    ("gpt-2", False), ("qwen2", False), ("llama-bpe", True), ("llama3", True), ("llama-v3", True)])  # fmt: skip
+def test_where_nothing_is_said_texts_begin_as_in_llama_cpp(pre: str, begins: bool, tmp_path: Path) -> None:
+    for said in ({}, {"tokenizer.ggml.add_bos_token": not begins}):
+        given = metadata(pre)
+        del given["tokenizer.ggml.add_bos_token"]
+        (tmp_path / "x.gguf").write_bytes(written(given | said, EMBEDDING))
+        found = json.loads(GgufModel(tmp_path / "x.gguf").files["tokenizer_config.json"])
+        assert found["add_bos_token"] is (not begins if said else begins)
+
+
+@pytest.mark.parametrize(("fields", "scaling"), [
+    ({}, None), ({"type": "linear"}, None), ({"factor": 0.0}, None), ({"type": "none", "factor": 4.0}, None),
+    ({"factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+    ({"type": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+    ({"type": "yarn", "factor": 4.0, "original_context_length": 128},
+     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}),
+])  # fmt: skip
+def test_positions_are_scaled_as_in_llama_cpp(fields: dict[str, Any], scaling: Any, tmp_path: Path) -> None:
+    """Linear where no type is named, by nothing where no factor is."""
+    given = metadata() | {f"llama.rope.scaling.{key}": value for key, value in fields.items()}
+    (tmp_path / "x.gguf").write_bytes(written(given, EMBEDDING))
+    assert GgufModel(tmp_path / "x.gguf").config.get("rope_scaling") == scaling
+
+
 def test_factors_of_llama_3_1_are_recognised(tmp_path: Path) -> None:
     waves = 2 * np.pi * 10000.0 ** (np.arange(32) / 32)
     low, high, length = LLAMA3.values()
@@ -179,6 +204,11 @@ def test_factors_of_llama_3_1_are_recognised(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(written(metadata(), table | {"rope_freqs.weight": stored(factors, "F32")}))
     assert GgufModel(path).config["rope_scaling"] == {"rope_type": "llama3", "factor": 8.0, **LLAMA3}
+    for fields in ({"factor": 4.0}, {"type": "yarn", "factor": 4.0}):
+        given = metadata() | {f"llama.rope.scaling.{key}": value for key, value in fields.items()}
+        path.write_bytes(written(given, table | {"rope_freqs.weight": stored(factors, "F32")}))
+        with pytest.raises(CheckpointError, match=r"factor scales \(\w+\) what rope_freqs\.weight scales too, .* Give"):
+            GgufModel(path)
     path.write_bytes(written(metadata(), table | {"rope_freqs.weight": stored(factors[::-1].copy(), "F32")}))
     with pytest.raises(CheckpointError, match=r"rope_freqs\.weight holds factors that are none of Llama 3\.1's"):
         GgufModel(path)

@@ -212,8 +212,16 @@ class GgufModel(Mapping[str, np.ndarray]):
 
     def _scaling(self, fields: _Fields, config: Mapping[str, Any]) -> dict[str, Any] | None:
         """The field rope_scaling of config.json, or None."""
-        kind = fields.text("rope.scaling.type", "none")
+        kind = fields.text("rope.scaling.type", "linear")  # which llama.cpp takes where a file names none
+        if kind == "linear" and fields.number("rope.scaling.factor", 0.0) in (0, 1):  # 0 means 1 there
+            kind = "none"
         if FACTORS in self._file:
+            if kind != "none":
+                raise fields.fault(
+                    "rope.scaling.factor",
+                    f"scales ({kind[:SHOWN]}) what {FACTORS} scales too, and only one of them is read. Give the folder "
+                    "of the model that the file was converted from",
+                )
             return self._llama3(fields, config)
         if kind == "none":
             return None

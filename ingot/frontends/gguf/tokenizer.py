@@ -24,7 +24,8 @@ _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3, _QWEN2 = rf"{_LETTERS}\p{{N}}{{1,3}}{_REST}", rf"{_LETTERS}\p{{N}}{_REST}"
-# The patterns by name, and whether a word that is a token is taken before its merges are tried.
+# The patterns by name, and whether they are Llama 3's: then a word that is a token is taken before its merges are
+# tried, and texts begin with a token unless the file says otherwise, as llama.cpp has both.
 PATTERNS = {
     "gpt-2": (_GPT2, False),
     "llama-bpe": (_LLAMA3, True), "llama3": (_LLAMA3, True), "llama-v3": (_LLAMA3, True),
@@ -52,8 +53,9 @@ def tokenizer_files(path: Path, metadata: Mapping[str, Value]) -> dict[str, byte
          "special": kind == CONTROL}
         for i, (text, kind) in enumerate(zip(tokens, types, strict=True)) if kind in (CONTROL, OWN)
     ]  # fmt: skip
+    begins = model == "llama" or PATTERNS[str(metadata[f"{PREFIX}pre"])][1]
     settings = {
-        "add_bos_token": found.flag("add_bos_token", model == "llama"),
+        "add_bos_token": found.flag("add_bos_token", begins),
         "bos_token": found.token("bos_token_id", tokens), "eos_token": found.token("eos_token_id", tokens),
         "unk_token": found.token("unknown_token_id", tokens), "chat_template": metadata.get("tokenizer.chat_template"),
     }  # fmt: skip
