@@ -168,10 +168,11 @@ def make_tensors(
     faults: list[ScalesError] = []
     tensors = {n: np.asarray(v.array, order="C") for n, v in stored.items() if v.kind == "constant"}
     recipes = {name: recipe_of(value) for name, value in stored.items() if name not in tensors}
-    known = {} if shared is None else shared
 
     def made(names: Sequence[str]) -> dict[str, Array]:
         found: dict[str, Array] = {}
+        there = {} if shared is None else {recipes[name]: shared.get(recipes[name]) for name in names}
+        known = {recipe: array for recipe, array in there.items() if array is not None}  # held: `shared` may lose them
         several = Owned([recipes[name] for name in names if recipes[name] not in known], weights)
         for name in names:
             recipe = recipes[name]

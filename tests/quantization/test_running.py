@@ -17,7 +17,7 @@ from ingot.builder.compile import compile_network, make_tensors
 from ingot.builder.switches import Debug
 from ingot.ir import F, Network, Spec
 from ingot.ir.evaluation import evaluate
-from ingot.ir.recipe import STEPS
+from ingot.ir.recipe import STEPS, source
 from ingot.passes.calibrated import Choice, Plan
 from ingot.passes.weights import recipe_of
 from ingot.quantization import running
@@ -59,6 +59,31 @@ def test_engines_whose_scales_alone_differ_share_their_integers() -> None:
         np.testing.assert_array_equal(two.tensors[name], array)
     x = np.random.default_rng(1).standard_normal((3, 64)).astype(np.float32)
     assert not np.array_equal(one.engine.run(x)["y"], two.engine.run(x)["y"])
+
+
+def test_arrays_that_are_shared_stay_while_others_are_made() -> None:
+    """An engine that alone holds one may go in the middle."""
+
+    class Kept:
+        itself: Kept
+        array: Array
+
+    class Weights(dict[str, Array]):
+        def __getitem__(self, name: str) -> Array:
+            gc.collect()
+            return super().__getitem__(name)
+
+    network, weights = net()
+    recipes = {name: source("a").then("cast", dtype=name) for name in ("bfloat16", "float16")}
+    recipes["bfloat16"] = recipes["bfloat16"].then("transpose", axes=(1, 0))
+    stored = {name: network.parameter(name, Spec((64, 64), name), recipe) for name, recipe in recipes.items()}
+    shared: weakref.WeakValueDictionary[Any, Array] = weakref.WeakValueDictionary()
+    kept = Kept()
+    kept.itself, kept.array = kept, evaluate(recipes["float16"], weights)
+    shared[recipes["float16"]] = kept.array
+    del kept
+    tensors = make_tensors(stored, Weights(weights), shared=shared)
+    assert [str(array.dtype) for array in tensors.values()] == ["bfloat16", "float16"]
 
 
 def test_what_no_engine_reads_any_more_is_made_again() -> None:
