@@ -398,7 +398,8 @@ def _in_integers(network: Network, node: Node, choice: Choice) -> Value:
         y = F.matmul(rows, whole, transpose_b=True, out_dtype=node.output.dtype)
         return _shifted(y, shift, (len(shift),))
     y = network.emit(op, (x, stored_integers(network, weight, op), *bias))
-    return _shifted(y, shift, (len(shift), *[1] * (len(weight.shape) - 2)))
+    behind = 0 if op.channels_last else len(weight.shape) - 2  # dimensions after the channels
+    return _shifted(y, shift, (len(shift), *[1] * behind))
 
 
 def _rows(x: Value) -> Value:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ingot import dtypes
+from ingot.dims import Dim
 from ingot.engine.session import as_array
 from ingot.errors import DTypeError, InputError, UserError
 from ingot.ir import Network, Value
@@ -57,7 +59,7 @@ class Batches:
             self._data = data
         try:
             self.total: int | None = len(self._data)  # type: ignore[arg-type]
-        except TypeError:
+        except Exception:  # none, or whatever another library says of one that it does not know
             self.total = None
         if self.total is not None and most is not None:
             self.total = min(self.total, most)
@@ -170,7 +172,7 @@ def _named(inputs: Sequence[Value]) -> str:
 
 
 def _of_file(path: Path, inputs: Sequence[Value]) -> list[Feeds]:
-    """The batches of a .npz file: of as many samples as the network takes, or AT_ONCE where it takes any number."""
+    """The batches of a .npz file: of as many samples as the network takes, or AT_ONCE within its bounds."""
     if path.suffix != ".npz":
         raise UserError(f"{path}: calibration data come from a .npz file, or in Python from an iterable of batches")
     arrays = read_npz(path, available_memory())
@@ -189,8 +191,14 @@ def _of_file(path: Path, inputs: Sequence[Value]) -> list[Feeds]:
     if size is None or len(counts) > 1:  # inputs of which not all are cut into samples: one batch
         return [arrays]
     (count,) = counts
-    each = size if isinstance(size, int) else min(AT_ONCE, getattr(size, "max", None) or AT_ONCE)
-    if not each or count % each and isinstance(size, int):
-        raise InputError(f"{path} has {count} samples, and the network takes {each} at a time: a multiple of that is "
+    least = max(size.min, 1) if isinstance(size, Dim) else 1
+    most = size if isinstance(size, int) else min(AT_ONCE, getattr(size, "max", None) or AT_ONCE)
+    each = max(most, least)
+    if isinstance(size, int) and (not size or count % size):
+        raise InputError(f"{path} has {count} samples, and the network takes {size} at a time: a multiple of that is "
                          f"needed; or {_named(inputs)}")  # fmt: skip
-    return [{name: array[i : i + each] for name, array in arrays.items()} for i in range(0, count, each)]
+    cuts = [*range(0, count, each), count]
+    if count > each and 0 < count % each < least:  # too few are left over: all batches are of nearly one size
+        pieces = min(len(cuts) - 1, count // least)
+        cuts = [count * i // pieces for i in range(pieces + 1)]
+    return [{name: array[a:b] for name, array in arrays.items()} for a, b in pairwise(cuts)]

@@ -18,12 +18,14 @@ from ingot.builder.diff import diff
 from ingot.builder.layers import computed_network, network_of
 from ingot.cli.inspect import kernel_counts
 from ingot.cli.main import main
+from ingot.dims import Dim
 from ingot.engine.session import Engine, load
 from ingot.errors import EngineFileError, InputError, NetworkError, UserError, ValueFault
 from ingot.ir import F, Network, Spec
 from ingot.ir.evaluation import evaluate
 from ingot.passes.calibrated import Plan
 from ingot.quantization.chart import Bar, chart
+from ingot.quantization.data import Batches
 from ingot.quantization.mixed import left_float
 from ingot.quantization.report import Report, Speed
 
@@ -390,6 +392,26 @@ def test_the_method_is_chosen_by_the_outputs_error(engine: Engine) -> None:
     assert away == pytest.approx(largest["l3"], rel=1e-3)
 
 
+@pytest.mark.parametrize("size", [6, 12])  # of an image's sides; 12 channels come out
+def test_biases_are_corrected_where_channels_are_last_too(size: int) -> None:
+    rng = np.random.default_rng(0)
+    weights = {"w": (rng.standard_normal((12, 3, 3, 3)) * rng.choice([0.01, 1], (12, 3, 3, 3))).astype(np.float32)}
+    feeds = [{"x": (rng.standard_normal((4, 3, size, size)) + 3).astype(np.float32)} for _ in range(3)]
+    outputs = []
+    for last in (False, True):
+        n = Network("net")
+        x = n.input("x", Spec(("N", size, size, 3) if last else ("N", 3, size, size), "float32"))
+        w = n.parameter("w", Spec(weights["w"].shape, "float32"))
+        n.output("y", F.conv(x, w, **WINDOW, channels_last=last))
+        data = [{"x": np.moveaxis(batch["x"], 1, -1) if last else batch["x"]} for batch in feeds]
+        engine = ingot.quantize(n, data, weights=weights, always_int8=True)
+        (layer,) = engine.config["quantization"]["layers"]
+        assert layer["type"] == "int8" and layer["shift"]
+        y = engine.run(data[0])["y"]
+        outputs.append(np.moveaxis(y, -1, 1) if last else y)
+    np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-5)
+
+
 def test_correcting_biases_brings_the_mean_back() -> None:
     """Inputs far from 0, so that rounded weights move the mean. Measured: 0.0068 without, 0.0033 with it."""
     data = [{"x": np.abs(b["x"]) + 3} for b in batches()]
@@ -408,6 +430,13 @@ class Loader:
         return iter([(b["x"].astype(np.float64), np.zeros(4)) for b in batches()])
 
 
+class Unsized(Loader):
+    """One whose length is an error, as of a stream."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
 def test_data_of_many_kinds(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "calib.npz"
@@ -416,7 +445,7 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
     labelled = torch.utils.data.TensorDataset(torch.tensor(whole), torch.zeros(len(whole)))
     loader = torch.utils.data.DataLoader(labelled, batch_size=4)
     want = layers(made(errors=False, bias_correction=False))
-    for data in ([b["x"] for b in batches()], Loader(), str(path), loader, [whole], [whole.astype(">f4")]):
+    for data in ([b["x"] for b in batches()], Loader(), Unsized(), str(path), loader, [whole], [whole.astype(">f4")]):
         found = layers(made(data, errors=False, bias_correction=False))
         assert found == want, type(data)
 
@@ -466,6 +495,22 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     np.savez(path, x=np.zeros((1, 3, 8, 8), np.float32))
     with pytest.raises(UserError, match="calib.npz: samples are the same everywhere"):
         made(str(path))
+
+
+@pytest.mark.parametrize(("dim", "count", "sizes"), [
+    (Dim("N"), 70, [32, 32, 6]), (Dim("N"), 7, [7]), (Dim("N", max=10), 25, [10, 10, 5]),
+    (2 * Dim("N"), 70, [32, 32, 6]),
+    (Dim("N", min=8), 33, [16, 17]), (Dim("N", min=8), 40, [32, 8]), (Dim("N", min=40), 100, [50, 50]),
+    (Dim("N", min=20), 33, [33]), (Dim("N", min=3, max=4), 9, [3, 3, 3]), (Dim("N", min=8), 5, [5]), (4, 8, [4, 4]),
+])  # fmt: skip
+def test_files_are_cut_within_the_bounds_of_the_dim(dim: Any, count: int, sizes: list[int], tmp_path: Path) -> None:
+    n = Network("net")
+    n.input("x", Spec((dim, 2), "float32"))
+    whole = np.random.default_rng(0).standard_normal((count, 2)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=whole)
+    found = [feeds["x"] for _, feeds in Batches(tmp_path / "x.npz", n, None)]
+    assert [len(array) for array in found] == sizes
+    np.testing.assert_array_equal(np.concatenate(found), whole)
 
 
 def test_a_loader_and_a_fixed_batch() -> None:
