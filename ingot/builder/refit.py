@@ -130,19 +130,12 @@ class _Reader:
         return None if self.naming is not None and self.naming.is_ignored(label) else label
 
     def _misfit(self, name: str, array: Array) -> str:
-        """Why an array cannot be this parameter, or nothing. Floats are converted, as in a build; nothing else is."""
+        """Why an array cannot be this parameter, or nothing."""
         dtype = dtypes.get(array.dtype)
         known = self.parameters.get(name)
         if known is None:  # an adapter's, whose shape its recipe knows
             return "" if dtype in dtypes.FLOATS else f"dtype {dtype.name}, and an adapter's tensors are floats"
-        wanted, shape = known
-        if array.shape != shape:
-            return f"shape {list(array.shape)}, and the engine's is {list(shape)}"
-        if wanted in dtypes.FLOATS and dtype not in dtypes.FLOATS:
-            return f"dtype {dtype.name}, and floats are needed ({', '.join(d.name for d in dtypes.FLOATS)})"
-        if wanted not in dtypes.FLOATS and dtype is not wanted:  # a float of 8 bits has no infinity: too large is NaN
-            return f"dtype {dtype.name}, and the engine's is {wanted.name}"
-        return ""
+        return misfit(array, *known)
 
     def _changed(self, name: str, array: Array) -> str:
         """Why an integer buffer that became part of the network cannot have this value, or nothing."""
@@ -161,6 +154,19 @@ class _Reader:
             lines.append(f"… and {more:,} more")
         text = "\n  ".join(lines)
         return f"{text}\nIt has {_listing([*self.parameters, *sorted(self.adapters)])}" if unknown else text
+
+
+def misfit(array: Array, wanted: dtypes.DType, shape: tuple[int, ...], whose: str = "the engine's") -> str:
+    """Why an array cannot be a parameter of this dtype and shape, or nothing. Floats are converted, as in a build;
+    nothing else is. Raises DTypeError for an array of what is no element type."""
+    dtype = dtypes.get(array.dtype)
+    if array.shape != shape:
+        return f"shape {list(array.shape)}, and {whose} is {list(shape)}"
+    if wanted in dtypes.FLOATS and dtype not in dtypes.FLOATS:
+        return f"dtype {dtype.name}, and floats are needed ({', '.join(d.name for d in dtypes.FLOATS)})"
+    if wanted not in dtypes.FLOATS and dtype is not wanted:  # a float of 8 bits has no infinity: too large is NaN
+        return f"dtype {dtype.name}, and {whose} is {wanted.name}"
+    return ""
 
 
 def _differs(earlier: _Given | None, one: _Given) -> str:

@@ -16,6 +16,8 @@ from ingot.quantization.ranges import AUTO, PERCENTILE, USUAL, check_method
 Metric = Callable[[Engine], float]
 
 FIRST, LAST = "first", "last"  # that keep takes beside names
+MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may be endless
+SAMPLES = 32  # of the data, that errors are measured on
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ class Options:
     def of_nets(self) -> list[str]:
         """The words that were given and that mean nothing for a language model."""
         given = {"method": self.method != AUTO, "budget": self.budget is not None, "metric": self.metric is not None,
-                 "keep": bool(self.keep), "tune": self.tune is not None, "always_int8": self.always_int8}  # fmt: skip
+                 "keep": bool(self.keep), "tune": self.tune is not None, "always_int8": self.always_int8,
+                 "bias_correction": not self.bias_correction, "errors": not self.errors,
+                 "samples": self.samples != SAMPLES, "batches": self.batches != MOST_BATCHES}  # fmt: skip
         return [word for word, is_given in given.items() if is_given]
 
 

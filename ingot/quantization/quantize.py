@@ -18,18 +18,20 @@ from ingot.builder.measurements import Budget
 from ingot.builder.network import build_network
 from ingot.builder.phases import Phases
 from ingot.builder.plans import Calibrated
+from ingot.builder.refit import misfit
 from ingot.builder.switches import Debug
 from ingot.engine import self_test
-from ingot.engine.session import Engine, load
-from ingot.errors import UserError
+from ingot.engine.session import Engine, as_array, load
+from ingot.errors import InputError, UserError
 from ingot.ir import Network
 from ingot.ir.precision import scope
 from ingot.ir.weight_format import AS_IS, format_of
 from ingot.passes.calibrated import KEY, Choice, Layer, layers_of, prepared
 from ingot.passes.clone import clone
+from ingot.passes.weights import recipe_of, sizes
 from ingot.progress import Asked, log, told
 from ingot.quantization.data import Batches
-from ingot.quantization.options import FIRST, LAST, Metric, Options, check_smooth
+from ingot.quantization.options import FIRST, LAST, MOST_BATCHES, SAMPLES, Metric, Options, check_smooth
 from ingot.quantization.places import word_of
 from ingot.quantization.ranges import AUTO
 from ingot.quantization.report import NotTaken, Report, Speed, check_name, measured, write_accuracy
@@ -39,12 +41,10 @@ from ingot.quantization.seen import Seen
 from ingot.quantization.smooth import Smoothing
 from ingot.quantization.tuning import SHARE, WHY, Tuning, key_of, read, tuned
 from ingot.source import is_engine
-from ingot.words import SAME, check_words
+from ingot.words import SAME, check_words, precision_word
 
-MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may be endless
-SAMPLES = 32  # of the data, that errors are measured on
 FEW = 32  # samples: with fewer a build says that scales follow from them alone
-SHOWN = 6  # layers that a remark names
+SHOWN = 6  # layers that a remark names, weights that an error names
 LARGE = 0.1  # error of the outputs, of which a build warns
 ELSEWHERE = (
     "whether it pays on {} is not timed, for that is not here; on an H100 the benchmarks' nets in int8 take 0.8 to 1.4 "
@@ -93,7 +93,7 @@ def quantize(
             the path of a .npz file. For a language model: the path of a text, or strings. It is read once. Floats
             become the inputs' type, nothing else is converted.
         inputs, precision, dynamic: as for `ingot.build`.
-        weights: the values of a Network's parameters by name; for no other source.
+        weights: the values of a Network's parameters by name, arrays as `Engine.refit` takes them; for no other source.
         method: mse, l3, entropy, percentile or min-max: how the largest magnitude is chosen from those that were seen;
             auto: l3 where it makes the error of the outputs clearly smaller, else mse.
         percentile: of the values that are told apart, for the method of this name (default: 99.99).
@@ -130,11 +130,13 @@ def quantize(
     Raises:
         UserError: wrong words, no samples, data by which no layer can be int8, a source that cannot be calibrated, a
             budget that no layer keeps.
-        InputError: a batch that does not fit, by its number. ValueFault: NaN or infinite values in the network.
+        InputError: a batch that does not fit, by its number; weights of a Network that do not. ValueFault: NaN or
+            infinite values in the network.
         What `ingot.build` raises.
     """
     if scope() is not None:
         raise UserError("quantize is called inside of a precision scope: call it outside, with its own precision=…")
+    precision = precision_word(precision)
     check_words(precision, None, kv=kv)
     check_smooth(smooth)
     options = Options(
@@ -189,7 +191,32 @@ def _calibrated(
 def _of_network(network: Network, weights: Mapping[str, Any] | None) -> Any:
     if weights is None and network.parameters:
         raise UserError("a Network is quantised with weights={name: array}, the values of its parameters")
-    return network, dict(weights or {}), {"precision": "float32"}, {}
+    return network, _fitting(network, {} if weights is None else weights), {"precision": "float32"}, {}
+
+
+def _fitting(network: Network, weights: Any) -> dict[str, Array]:
+    """The values of a network's parameters, as a refit would take them. Raises InputError with all that do not fit."""
+    if not isinstance(weights, Mapping):
+        raise UserError(f"weights must be the values of the parameters by name, not a {type(weights).__name__}")
+    found: dict[str, Array] = {}
+    faults: list[str] = []
+    for name, parameter in {name: v for v in network.parameters for name in recipe_of(v).sources}.items():
+        try:
+            if name not in weights:
+                why = "it has no value"
+            else:
+                found[name] = array = as_array(weights[name], name, "parameter")
+                known = (parameter.dtype, sizes(parameter))  # of one with a recipe, whose sources the recipe checks
+                why = "" if parameter.recipe else misfit(array, *known, "the network's")
+        except UserError as e:
+            why = str(e)
+        if why:
+            faults.append(f"{name}: {why}")
+    if faults:
+        more = [f"… and {len(faults) - SHOWN:,} more"] if len(faults) > SHOWN else []
+        lines = "\n  ".join([*faults[:SHOWN], *more])
+        raise InputError(f"the given weights do not fit network {network.name}:\n  {lines}")
+    return found
 
 
 def _of_engine(engine: Engine) -> Any:

@@ -62,11 +62,11 @@ class Smoothing:
         with phases.phase("calibrate") as done:
             texts = texts_of(self.data, "calibrated")
             pieces = _pieces(texts, model)
-            tokens = sum(map(len, pieces))
+            seen = _Seen(network, model.weights, found, pieces)
+            tokens = sum(map(len, seen.pieces))
             if tokens < ROWS:
                 log.warning("what is large in the model follows from only %d token(s) of text; some thousands, as the "
                             "model will read them, are usual", tokens)  # fmt: skip
-            seen = _Seen(network, model.weights, found, pieces)
             for i in range(len(pieces)):
                 seen.read(i)
                 done(i + 1, len(pieces))
@@ -158,7 +158,7 @@ class _Seen:
     def __init__(
         self, network: Network, weights: Mapping[str, Array], found: Sequence[Place], pieces: Sequence[Array]
     ) -> None:
-        self.network, self.found, self.pieces = clone(network), found, pieces
+        self.network, self.found = clone(network), found
         self.largest = {place.name: np.zeros(place.rows.shape[-1], np.float32) for place in found}
         self._kept: dict[str, list[Array]] = {place.name: [] for place in found}
         self._each = -(-ROWS // len(pieces))
@@ -166,11 +166,11 @@ class _Seen:
         self.network.remove_dead()
         self._engine = Maker(weights)(self.network).engine
         row = sum(len(self.largest[place.name]) * place.rows.dtype.bits // 8 for place in found)
-        self._at_once = max(BLOCK, TAPPED // row)
+        self.pieces = [ids[: max(BLOCK, TAPPED // row)] for ids in pieces]  # what a run gives is in memory at once
 
     def read(self, number: int) -> None:
         """Runs a piece, from an empty context."""
-        ids = self.pieces[number][: self._at_once]
+        ids = self.pieces[number]
         feeds = example_step(self.network, np.random.default_rng(0), len(ids), BLOCK)
         feeds["token_ids"] = ids
         session = self._engine.session(kv_blocks=-(-len(ids) // BLOCK), kv_block_size=BLOCK)

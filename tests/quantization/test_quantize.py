@@ -577,6 +577,53 @@ def test_an_engine_of_floats_is_a_source() -> None:
         ingot.quantize(plain, batches(), precision="bfloat16")
 
 
+@pytest.mark.parametrize(("name", "array", "words"), [
+    ("b", np.zeros((8, 8, 3, 3), np.complex64), "b: dtype complex64, and floats are needed"),
+    ("b", np.zeros((8, 8, 3, 3), np.int32), "b: dtype int32, and floats are needed"),
+    ("b", np.zeros((8, 8, 3), np.float32), r"b: shape \[8, 8, 3\], and the network's is \[8, 8, 3, 3\]"),
+    ("b", np.full((8, 8, 3, 3), None), r"b: dtype\('O'\) is not an element type"),
+    ("fc", [[0.0] * 6] * 4, "fc: parameter 'fc' is a list; pass a NumPy array"),
+    ("fc", None, "fc: it has no value"),
+])  # fmt: skip
+def test_weights_that_do_not_fit_are_refused(name: str, array: Any, words: str) -> None:
+    network, weights = net()
+    given = {k: v for k, v in (weights | {name: array}).items() if v is not None}
+    with pytest.raises(InputError, match=f"do not fit network net:\n  {words}"):
+        ingot.quantize(network, batches(), weights=given)
+    with pytest.raises(UserError, match="must be the values of the parameters by name, not a list"):
+        ingot.quantize(network, batches(), weights=[array])
+
+
+def test_all_weights_that_do_not_fit_are_named() -> None:
+    with pytest.raises(InputError, match=r"a: it has no value\n  b: it has no value(\n.*){3}\Z"):
+        ingot.quantize(net()[0], batches(), weights={})
+
+
+def test_weights_of_any_floats_are_taken() -> None:
+    """As a refit takes them: rounded to the parameter's type, torch's too; names that it has not are not read."""
+    torch = pytest.importorskip("torch")
+    network, weights = net()
+    halves = {name: array.astype(np.float16) for name, array in weights.items()}
+    wanted = layers(ingot.quantize(network, batches(), weights={n: a.astype(np.float32) for n, a in halves.items()}))
+    for given in (halves, {n: a.astype(np.float64) for n, a in halves.items()} | {"other": np.zeros(3)},
+                  {name: torch.nn.Parameter(torch.tensor(array)) for name, array in halves.items()}):  # fmt: skip
+        assert layers(ingot.quantize(network, batches(), weights=given)) == wanted
+
+
+@pytest.mark.parametrize("word", ["bf16", "torch.bfloat16"])
+def test_precisions_by_the_words_that_build_takes(word: str) -> None:
+    precision = pytest.importorskip("torch").bfloat16 if word.startswith("torch") else word
+    module = ingot.nn.Sequential(ingot.nn.Linear(16, 32), ingot.nn.ReLU(), ingot.nn.Linear(32, 8))
+    rng = np.random.default_rng(0)
+    for parameter in module.parameters():
+        parameter.value = rng.standard_normal(parameter.spec.evaluate({})).astype(np.float32)
+    data = [rng.standard_normal((4, 16)).astype(np.float32)]
+    words: dict[str, Any] = {"report": False, "always_int8": True}
+    one, two = (ingot.quantize(module, data, {"x": Spec(("N", 16), "float32")}, precision=p, **words)
+                for p in (precision, "bfloat16"))  # fmt: skip
+    assert one.config == two.config and one.config["precision"] == "bfloat16"
+
+
 def encoder() -> tuple[Network, dict[str, Array]]:
     """Two products with gelu between and a norm behind, of tokens of which some are far larger than others."""
     rng = np.random.default_rng(3)

@@ -17,7 +17,7 @@ import ingot
 from ingot import nn
 from ingot.builder.build import build
 from ingot.builder.compile import Beside
-from ingot.builder.layers import network_of
+from ingot.builder.layers import BLOCK, network_of
 from ingot.builder.network import build_network
 from ingot.cli.main import main
 from ingot.dims import Dim
@@ -30,7 +30,7 @@ from ingot.ir.weight_format import weight_format
 from ingot.nn import trace
 from ingot.passes.rewrite import Log
 from ingot.passes.smooth import LIMIT, places, smoothed
-from ingot.quantization.smooth import choose
+from ingot.quantization.smooth import CHARACTERS, choose
 from tests import nets
 from tests.kept import PICO
 
@@ -184,6 +184,14 @@ def test_only_the_text_is_seen(uneven: Path, tmp_path: Path) -> None:
     assert not lines & {line.strip() for line in TEXT.splitlines()}
 
 
+def test_only_tokens_that_are_run_are_counted(uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each piece no more than there is memory for."""
+    monkeypatch.setattr("ingot.quantization.smooth.TAPPED", 1)
+    engine = ingot.quantize(uneven, [TEXT], smooth=0.5, report=False)
+    pieces = -(-len(TEXT) // CHARACTERS)
+    assert engine.config["smooth"]["tokens"] == pieces * BLOCK
+
+
 def test_a_short_text_is_said(uneven: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = ingot.quantize(uneven, ["import os"], smooth=0.5, report=False)
     assert engine.config["smooth"]["tokens"] < 10
@@ -221,8 +229,12 @@ def test_what_is_refused(uneven: Path, tmp_path: Path) -> None:
             ingot.quantize(uneven, data)
     with pytest.raises(UserError, match="smooth must be a number from 0 to 1, not 1.5"):
         ingot.quantize(uneven, [TEXT], smooth=1.5)
-    with pytest.raises(UserError, match="keep is for nets"):
-        ingot.quantize(uneven, [TEXT], keep="first")
+    of_nets: list[dict[str, Any]] = [
+        {"keep": "first"}, {"errors": False}, {"bias_correction": False}, {"samples": 8}, {"batches": None},
+    ]  # fmt: skip
+    for words in of_nets:
+        with pytest.raises(UserError, match=f"{next(iter(words))} is for nets"):
+            ingot.quantize(uneven, [TEXT], **words)
     with pytest.raises(UserError, match="a file of the report was asked for, and no report"):
         ingot.quantize(uneven, [TEXT], report=False, report_file=str(tmp_path / "q.svg"))
     module = nn.Linear(8, 8)
