@@ -19,8 +19,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Raises FileError where the folder of a file takes none: before the work and not after it."""
-    folder = Path(path).resolve().parent
-    if not folder.is_dir():
+    try:
+        folder = Path(path).resolve().parent
+        is_there = folder.is_dir()
+    except (OSError, RuntimeError, ValueError) as e:  # a name too long, links in a circle, a NUL
+        raise FileError(f"{path} cannot be written: {getattr(e, 'strerror', None) or e}") from None
+    if not is_there:
         raise FileError(f"{path} cannot be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise FileError(f"{path} cannot be written: no permission to write in {folder}")
@@ -72,8 +76,7 @@ def beside(target: Path, needed: int | None = None) -> Iterator[Path]:
 
 
 def write_whole(target: Path, content: bytes | Callable[[Any], object]) -> None:
-    """Writes a file: these bytes, or what the function writes to the binary stream that it is given. Raises FileError.
-    """
+    """Writes a file: these bytes, or what the function writes to the binary stream it is given. Raises FileError."""
     with beside(target, None if callable(content) else len(content)) as path, path.open("wb") as stream:
         if callable(content):
             content(stream)

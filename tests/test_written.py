@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingot.errors import FileError
-from ingot.written import beside, write_whole
+from ingot.written import beside, check_folder, write_whole
 
 
 def test_permissions_stay(tmp_path: Path) -> None:
@@ -51,6 +51,14 @@ def test_links_are_written_through(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="circle cannot be written: Too many levels of symbolic links"):
         write_whole(circle, b"new")
     assert circle.is_symlink() and sorted(os.listdir(real.parent)) == ["net.ingot", "new.ingot"]
+
+
+@pytest.mark.parametrize("name", ["no/x", "a\0b", "circle/x", "n" * 300 + "/x", "\ud800/x", "file/x"])
+def test_folders_that_take_no_file_are_said_before(tmp_path: Path, name: str) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="cannot be written: "):
+        check_folder(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["n" * 255, "網" * 85, "é" * 127, "网" * 83 + ".ingot"])

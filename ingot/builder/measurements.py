@@ -35,7 +35,9 @@ def check_tune(seconds: Any, file: Any) -> None:
         number = isinstance(seconds, NUMBER) and not isinstance(seconds, bool)
         if not (number and 0 < seconds < math.inf):
             raise UserError(f"tune must be a number of seconds above 0, not {seconds!r:.60}")
-        if file is not None and not Path(file).exists():  # one that is there may suffice, and need not be written
+        if file is not None and not isinstance(file, str | os.PathLike):
+            raise UserError(f"tune_file must be the path of a file, not {file!r:.60}")
+        if file is not None and not os.path.exists(file):  # one that is there may suffice, and need not be written
             check_folder(file)
     elif file is not None:
         raise UserError("tune_file keeps what tune measures: give tune=SECONDS with it")

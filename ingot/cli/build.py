@@ -163,7 +163,7 @@ def _say_built(engine: Any, args: argparse.Namespace, out: Output) -> None:
     """What the engine is and how near it comes to its source; the file of --report. Raises UserError, FileError."""
     out.left_out(engine.config.get("left_out", ()))
     for line in (*engine.config.get("converted", ()), *_remarks(engine)):
-        out.note(line)
+        out.note(printable(line))
     if engine.summary is not None:  # None: the source is an engine, which was built before
         out.text(printable_lines(engine.summary))
     if engine.calibrated is not None:

@@ -204,7 +204,7 @@ def _read(found: Any) -> tuple[dict[str, int] | list[int], float, dict[str, _Kep
             array, top = np.frombuffer(base64.b64decode(one["sample"], validate=True), "<f4"), one.get("top", [])
             if len(array) > KEPT + TOP or not (0 <= float(one["rms"]) < math.inf):
                 raise ValueError
-            if len(top) > TOP or not all(map(_is_count, top)):
+            if not isinstance(top, list) or len(top) > TOP or not all(map(_is_count, top)):
                 raise ValueError
             read[name] = _Kept(float(one["rms"]), array, top)
         if not read or not 0 <= float(tolerance) < math.inf:

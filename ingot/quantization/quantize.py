@@ -76,7 +76,7 @@ def quantize(
     kv: str = SAME,
     device: str | Device | None = None,
     report: bool = True,
-    report_file: str | None = None,
+    report_file: str | os.PathLike[str] | None = None,
     text: str | os.PathLike[str] | Sequence[str] | None = None,
     progress: Asked = None,
     debug: Debug | None = None,
@@ -143,8 +143,7 @@ def quantize(
         method, percentile, budget, metric, keep, bias_correction, errors, samples, batches, tune, tune_file,
         always_int8,
     )  # fmt: skip
-    if report_file is not None:
-        check_name(report_file)
+    report_file = None if report_file is None else check_name(report_file)
     calibration = Calibration(data, options, smooth is not None or kv != SAME, device_of(device))
     with told(progress) as tell, seldom_collected():
         request = Request(
@@ -453,8 +452,8 @@ def _kept(layers: Sequence[Layer], keep: Sequence[str]) -> list[str]:
     for name in keep:
         found = [i for i, layer in enumerate(layers) if layer.name == name or fnmatch.fnmatchcase(layer.name, name)]
         if not found and name in (FIRST, LAST):
-            found = (able[:1] if name == FIRST else able[-1:]) or [0]
-        if not found:
+            found = able[:1] if name == FIRST else able[-1:]
+        elif not found and layers:
             names = ", ".join(layer.name for layer in layers)
             raise UserError(f"keep: no layer is named {name!r:.80}; there are {names[:600]}")
         for i in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -201,11 +202,16 @@ def _text(found: Any) -> str:
     return json.dumps(finite(found), indent=1, allow_nan=False) + "\n"
 
 
-def check_name(path: str) -> None:
-    """Raises UserError for a file that is neither a chart nor data, FileError where its folder takes no files."""
-    if not path.endswith(KINDS):
-        raise UserError(f"{path}: the quantisation report is written as .svg (a chart) or .json")
-    check_folder(path)
+def check_name(path: Any) -> str:
+    """The name of a file of the report. Raises UserError for what is no path, or neither a chart nor data, FileError
+    where its folder takes no files."""
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"report_file must be the path of a file, not {path!r:.60}")
+    name = os.fsdecode(path)
+    if not name.endswith(KINDS):
+        raise UserError(f"{name}: the quantisation report is written as .svg (a chart) or .json")
+    check_folder(name)
+    return name
 
 
 def _times(before: float, after: float) -> str:

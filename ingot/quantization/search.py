@@ -255,6 +255,8 @@ def _measured(metric: Metric, engine: Engine) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise UserError(f"metric must give a number, not a {type(value).__name__}") from None
+    except OverflowError:
+        raise UserError("metric gave an integer that no float holds") from None
     if math.isnan(number):
         raise UserError("metric gave NaN")
     return number

@@ -139,6 +139,7 @@ TOKEN_CHANGES: dict[str, Any] = {
     "many tokens": lambda test: test.update(tokens=[1] * 9),
     "words": lambda test: test.update(tokens=["a"] * 8),
     "top": lambda test: test["outputs"]["logits of step 0"].update(top=[-1]),
+    "no top": lambda test: test["outputs"]["logits of step 0"].update(top=""),
     "many top": lambda test: test["outputs"]["logits of step 0"].update(top=[0] * 9),
     "another output": lambda test: test["outputs"].pop("hidden of step 1"),
 }

@@ -20,7 +20,7 @@ from ingot.cli.inspect import kernel_counts
 from ingot.cli.main import main
 from ingot.dims import Dim
 from ingot.engine.session import Engine, load
-from ingot.errors import EngineFileError, InputError, NetworkError, UserError, ValueFault
+from ingot.errors import EngineFileError, FileError, InputError, NetworkError, UserError, ValueFault
 from ingot.ir import F, Network, Spec
 from ingot.ir.evaluation import evaluate
 from ingot.passes.calibrated import Plan
@@ -292,6 +292,14 @@ def test_a_layer_of_that_very_name_is_kept(name: str) -> None:
     data = [rng.standard_normal((2, 4, 6, 6)).astype(np.float32)]
     found = layers(ingot.quantize(n, data, weights=weights, keep=name))
     assert {label: one["type"] for label, one in found.items()} == {"stem": "int8", name: "float", "head": "int8"}
+
+
+@pytest.mark.parametrize("keep", ["first", "last", "head"])
+def test_a_net_without_layers_says_so_whatever_is_kept(keep: str) -> None:
+    n = Network("none")
+    n.output("y", F.relu(n.input("x", Spec(("N", 4), "float32"))))
+    with pytest.raises(UserError, match="none has no layer that can be int8: it has no convolution and no product"):
+        ingot.quantize(n, [np.eye(4, dtype=np.float32)], keep=keep)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
@@ -691,7 +699,8 @@ def test_plans_of_other_networks_and_damaged_ones(engine: Engine) -> None:
 @pytest.mark.parametrize("words", [
     {"method": "max"}, {"percentile": 3, "method": "percentile"}, {"budget": -1}, {"budget": True}, {"samples": 0},
     {"batches": 1.5}, {"keep": 5}, {"keep": [5]}, {"keep": None}, {"percentile": "99", "method": "percentile"},
-    {"budget": 0.1, "errors": False}, {"percentile": 99}, {"percentile": 99, "method": "mse"},
+    {"budget": 0.1, "errors": False}, {"percentile": 99}, {"percentile": 99, "method": "mse"}, {"report_file": 5},
+    {"budget": 0.1, "metric": lambda engine: 10**400}, {"budget": 0.1, "metric": lambda engine: "good"},
 ])  # fmt: skip
 def test_wrong_words_are_refused(words: dict[str, Any]) -> None:
     with pytest.raises(UserError):
@@ -726,7 +735,7 @@ def test_diff_runs_through_the_layers(engine: Engine) -> None:
 
 def test_the_chart_and_the_data(tmp_path: Path) -> None:
     path = tmp_path / "q.json"
-    found = made(report_file=str(path), keep="head")
+    found = made(report_file=path, keep="head")
     data = json.loads(path.read_text())
     assert [one["name"] for one in data["layers"]] == ["stem", "block", "up", "head"] and data["schema"] == 1
     assert data["speed"]["ratio"] > 0 and data["error"] == found.config["quantization"]["error"]
@@ -747,6 +756,8 @@ def test_the_chart_and_the_data(tmp_path: Path) -> None:
     assert "3 of 4 layers in int8 (mse)" in str(report) and "kept by the name head" in str(report)
     with pytest.raises(UserError, match=r"q.png: the quantisation report is written as .svg"):
         made(report_file="q.png")
+    with pytest.raises(FileError, match=r"cannot be written: embedded null byte"):
+        made(report_file="q\0.svg")
     network, weights = net()
     with pytest.raises(UserError, match="was not calibrated"):
         Report.of(ingot.builder.network.build_network(network, weights))

@@ -10,11 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import ingot
 from ingot.backends.device import Device
 from ingot.builder import measurements
+from ingot.builder.network import build_network
+from ingot.cli.main import main
 from ingot.engine.session import Engine, Session
 from ingot.errors import FileError, UserError
 from ingot.passes.calibrated import Plan
@@ -302,6 +305,25 @@ def test_a_folder_that_is_missing_is_said_before_anything_is_measured(tmp_path: 
 
 def test_words_that_do_not_go_together() -> None:
     network, weights = net()
-    for words, why in (({"tune": 0}, "above 0"), ({"tune": True}, "above 0"), ({"tune_file": "x"}, "give tune")):
+    for words, why in (
+        ({"tune": 0}, "above 0"), ({"tune": True}, "above 0"), ({"tune_file": "x"}, "give tune"),
+        ({"tune": 1, "tune_file": 5}, "tune_file must be the path of a file, not 5"),
+    ):  # fmt: skip
         with pytest.raises(UserError, match=why):
-            ingot.quantize(network, batches(), weights=weights, **words)
+            ingot.quantize(network, batches(), weights=weights, **cast(dict[str, Any], words))
+
+
+def test_what_a_file_says_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network, weights = net()
+    source, data, target = (str(tmp_path / name) for name in ("float.ingot", "calib.npz", "int8.ingot"))
+    build_network(network, weights).save(source)
+    np.savez(data, x=np.concatenate([b["x"] for b in batches()]))
+    words = ["build", source, "-o", target, "--data", data, "--activations", "int8", "--tune", "0.1"]
+    assert main(words) == 0
+    file = Path(f"{target}.tune.json")
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "int8": {**kept["int8"], "isa": "\x1b[31mred"}}))
+    capsys.readouterr()
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert r"measured at \x1b[31mred" in said and "\x1b" not in said
