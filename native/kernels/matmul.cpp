@@ -187,7 +187,7 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   Epilogue epilogue(params, parts, in.subspan(1 + weight.operands()), out, level);
   params.done();
   const PackedProduct& product = product_for(level, in[0].dtype, in[1].dtype);
-  const bool by_pairs = strassen && parts == 1 && in[1].constant && Strassen::takes(product, in[0].dtype, in[1].dtype, n, k);
+  const bool by_pairs = strassen && parts == 1 && in[1].constant && Strassen::takes(level, product, in[0].dtype, in[1].dtype, n, k);
   return std::make_unique<MatmulPacked>(n, k, parts, order, split, weight, std::move(epilogue), product,
                                         by_pairs ? std::make_unique<Strassen>(in[0].dtype, n, k, level) : nullptr);
 }

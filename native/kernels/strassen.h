@@ -1,7 +1,7 @@
 // Products by one step of Strassen's algorithm (Strassen, 1969; Huang et al., 2016), for matmul_packed: seven products of half the size in place
 // of eight. It pairs the rows of a sample, y's last dimension but one of three or more, so that a row's bits do not depend on other samples,
 // threads or rows of a job: the compiler says where that is so (backends/cpu/product.py). Rows and weight are of one type, whose products the level
-// makes in float32, one by one: bfloat16 without dot products. Four sums of the weight's quarters are made once: as many floats as it has values.
+// makes in float32, one by one: bfloat16 with AVX2 and without dot products. Four sums of the weight's quarters are made once: as many floats as it has values.
 //
 // Its limits: k (of bfloat16 its half) and the number of panels are even, and so are the rows of a sample. A row that is not finite, or greater than the sums
 // allow, would reach its partner: both go by the direct product. What meets in a sum shares its rounding errors, so a row goes by it too where
@@ -25,16 +25,17 @@ namespace ingot {
 class Strassen {
  public:
   /// Whether it can multiply rows and a weight of these types, by so many outputs and values of k, and is faster than the level's `direct` product.
-  static bool takes(const PackedProduct& direct, DType x, DType weight, std::int64_t n, std::int64_t k) {
+  static bool takes(Level level, const PackedProduct& direct, DType x, DType weight, std::int64_t n, std::int64_t k) {
     const std::int64_t beside = x == DType::bfloat16 ? 2 : 1;  // values of k in a panel
-    return x == weight && x != DType::int8 && direct.speed == 1 && k >= 2 && k % (2 * beside) == 0 && panels_of(n) % 2 == 0;
+    const bool faster = x != DType::int8 && direct.speed == 1 && product_of(level, x).run != nullptr;
+    return x == weight && faster && k >= 2 && k % (2 * beside) == 0 && panels_of(n) % 2 == 0;
   }
   /// Whether the rows of y's samples make pairs.
   static bool pairs(const TensorView& y) { return y.rank >= 3 && y.shape[y.rank - 2] % 2 == 0; }
 
   Strassen(DType x, std::int64_t n, std::int64_t k, Level level)
       : n_(n), units_(panels_of(n) / 2), k_(k), panel_bytes_(k * kPanel * bytes_of(x)),
-        product_(product_of(half_for(strassen_halves, level), x)) {}
+        product_(product_of(level, x)) {}
 
   /// Makes the sums of the weight's panels, once; later calls do nothing. By so many workers of the pool, so not from one of them, before the
   /// first run() (in plan()). Throws Error("memory").
@@ -49,7 +50,8 @@ class Strassen {
   void run(StrassenJob& job, const std::byte* panels, std::int64_t unit) const;
 
  private:
-  static const StrassenProduct& product_of(const StrassenTable& table, DType x) {
+  static const StrassenProduct& product_of(Level level, DType x) {
+    const StrassenTable& table = half_for(strassen_halves, level);
     return x == DType::float32 ? table.float32 : x == DType::float16 ? table.float16 : table.bfloat16;
   }
   static std::int64_t panels_of(std::int64_t n) { return (n + kPanel - 1) / kPanel; }

@@ -38,8 +38,7 @@ struct Pairs {
   INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<Pairs>(p); }
 };
 #else
-/// Without the instruction: the even value of each pair, then the odd one, in float32. Two values at once and the sums take more than 16 registers, so
-/// that more than a tile of rows gains by weights which are floats; with 32 it takes four to pay for making them.
+/// Without the instruction: the even value of each pair, then the odd one, in float32.
 struct Pairs {
   typedef bfloat16 Source;
   typedef float Packed;
@@ -49,7 +48,7 @@ struct Pairs {
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
   static constexpr bool integers = false, sums_of_groups = false, starts = false, pads_rows = false, ends_rows = true, scales_sums = true;
-  static constexpr int unpacks_rows = kInWordsRows, widens_rows = kVecRegisters == 1 ? 4 * kRows : kRows;
+  static constexpr int unpacks_rows = kInWordsRows;
   static constexpr int panels_at_once(Packing packing, std::int64_t rows) { return panels_of(packing != Packing::same, rows); }
   INGOT_INLINE Values values(const std::byte* w) {
     const Ints pair = bits(load((const float*)w));
@@ -57,10 +56,6 @@ struct Pairs {
   }
   template <Packing How, int N>
   INGOT_INLINE Values values_of(Ints words) { return {narrow_of<How, 2 * N>(words), narrow_of<How, 2 * N + 1>(words)}; }
-  INGOT_INLINE void store_values(std::byte* to, Values values) {
-    store((float*)to, values.even);
-    store((float*)to + kPanel, values.odd);
-  }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -72,10 +67,28 @@ struct Pairs {
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c].odd, a[r][c]);
     }
   }
+#if defined(__AVX2__)
+  // Both values and the sums take more than 16 registers, so that more rows than a tile's gain by floats. With 32 it takes four tiles to pay for making them.
+  static constexpr int widens_rows = kVecRegisters == 1 ? 4 * kRows : kRows;
+  INGOT_INLINE void store_values(std::byte* to, Values values) {
+    store((float*)to, values.even);
+    store((float*)to + kPanel, values.odd);
+  }
   INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
     unpack_any<OneByOne<float>>(job, from, k, panel);
   }
   INGOT_INLINE void multiply(const BlockProduct& p) { multiply_narrow<Pairs>(p); }
+#else
+  // Tiles of two rows gain more by steps of two values, which are half as many.
+  INGOT_INLINE void store_values(std::byte* to, Values values) {
+    const Ints even = shift_right<16>(bits(values.even)) & broadcast_int(0xffff);
+    store((float*)to, from_bits(even | (bits(values.odd) & broadcast_int((std::int32_t)0xffff0000))));
+  }
+  INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
+    unpack_any<Pairs>(job, from, k, panel);
+  }
+  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<Pairs>(p); }
+#endif
 };
 #endif
 

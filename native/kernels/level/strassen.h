@@ -86,15 +86,15 @@ struct StrassenWeight {
   float* heights;  // of each two values of k that are added, k / 2: raised to the greatest weight there, in quartiles of its output or its partner
 };
 
-/// What a level does with operands of one type.
+/// What a level does with operands of one type, or nothing where its direct product is faster.
 struct StrassenProduct {
-  void (*run)(const StrassenJob& job);
+  void (*run)(const StrassenJob& job) = nullptr;
   /// Returns whether no weight is too great, or not a number, and a quarter of an output is near its greatest value.
-  bool (*prepare)(const StrassenWeight& weight);
+  bool (*prepare)(const StrassenWeight& weight) = nullptr;
 };
 
 struct StrassenTable {
-  StrassenProduct float32, float16, bfloat16;
+  StrassenProduct float32, float16, bfloat16 = {};
 };
 
 INGOT_FAMILY(strassen, StrassenTable)
