@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import ingot
 from ingot.cli.main import main
+from ingot.engine import self_test
 from ingot.engine.self_test import KEY, check, made_of_tokens
 from ingot.engine.session import Engine, load
 from ingot.errors import EngineFileError, MismatchError, UserError
@@ -82,6 +84,7 @@ FORMATS: dict[str, dict[str, str]] = {
     "bfloat16": {"precision": "bfloat16"},
     "int8": {"precision": "bfloat16", "weights": "int8"},
     "int8 rows": {"precision": "float32", "weights": "int8", "activations": "int8", "kv": "int8"},
+    "fp8 rows": {"precision": "float32", "weights": "fp8", "activations": "fp8", "kv": "int8"},
     "int4": {"precision": "bfloat16", "weights": "int4-g32"},
 }
 
@@ -106,19 +109,29 @@ def test_a_language_model_is_checked_at_other_levels(model: Path) -> None:
 
 
 def test_any_corrupted_matrix_of_a_language_model_is_told(model: Path) -> None:
-    """A quarter of its bytes are those of other places, which are numbers too."""
+    """A quarter of its bytes are those of other places, which are numbers too; where rows are float8, half of them."""
     engine = load(model)
+    parts = 2 if engine.config.get("activations") == "fp8" else 4
     tensors = {n: engine.tensor(n) for n in engine.header["weights"]}
     files = set(engine.header["files"].values())
     matrices = [n for n, a in tensors.items() if n not in files and a.ndim > 1 and a.size > 1 << 14]
     assert len(matrices) > 10
     for name in matrices:
         damaged = tensors[name].copy().reshape(-1)
-        quarter = damaged.size // 4
-        damaged[:quarter] = damaged[:quarter][::-1]
+        damaged[: damaged.size // parts] = damaged[: damaged.size // parts][::-1]
         changed = {**tensors, name: damaged.reshape(tensors[name].shape)}
         with pytest.raises(MismatchError, match="of its root mean square"):
             check(engine.with_tensors(engine.header, changed))
+
+
+def test_what_is_rounded_makes_the_bound() -> None:
+    """Rows and 8-bit caches each add to that of floats."""
+    bounds = [
+        self_test._apart_at_most(cast(Any, SimpleNamespace(config={"precision": precision, **words})))
+        for precision in ("float32", "bfloat16")
+        for words in ({}, {"kv_cache": "int8"}, {"activations": "int8"}, {"activations": "fp8", "kv_cache": "fp8"})
+    ]
+    assert bounds == pytest.approx([0.001, 0.021, 0.051, 0.101, 0.05, 0.07, 0.1, 0.15])
 
 
 def test_a_self_test_stays_with_its_file(model: Path, tmp_path: Path) -> None:
