@@ -56,8 +56,10 @@ def check_words(
         raise UserError(f"kv must be one of {', '.join(KV)}, not {kv!r:.60}")
     if activations == "int8" and weights in (None, SAME, "fp8"):
         raise UserError(
-            f"activations 'int8' are multiplied with weights of int8 or int4, not {weights or SAME!r}: give both, "
-            "weights='int8' or 'int4-g128' for example. A net is calibrated, and its convolutions become int8 too: "
+            "activations 'int8' are multiplied with weights that the build makes int8 or int4, not "
+            f"{weights or SAME!r}: give both, weights='int8' or 'int4-g128' for example, for a source of floats (what "
+            "a source stores as integers already is built as it is, without activations). A net is calibrated, and "
+            "its convolutions become int8 too: "
             "ingot.quantize(source, data=…) with samples of its inputs (batches from any iterable, or a .npz file)"
         )
     if activations == "fp8" and weights != "fp8":

@@ -23,7 +23,7 @@ from ingot.ir import Network, Value
 from ingot.ir.evaluation import Together, alike
 from ingot.ir.recipe import Recipe, ScalesError
 from ingot.ir.text import to_json
-from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat
+from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat, format_of
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import Plan, multiplied_scales, placed
 from ingot.passes.pipeline import Check, lower
@@ -72,12 +72,12 @@ def compile_network(
 
 
 def decisions(network: Network, config: Mapping[str, Any]) -> Log:
-    """Why layers of an engine with this config stay float, where it was calibrated; and what the passes rewrote of the
-    network as it is computed, and what not."""
+    """Why layers of an engine with this config stay float, where it was calibrated; what its weights became, where they
+    are stored in a format; and what the passes rewrote of the network as it is computed, and what not."""
     plan = Plan.of(config)
     floats = [choice for choice in plan.layers if choice.scale is None] if plan is not None else []
     stay = [Event("int8", choice.name, choice.op, f"stays float: {choice.why}") for choice in floats]
-    return [*stay, *compile_network(network, plan=plan).log]
+    return [*stay, *compile_network(network, weights=format_of(config), plan=plan).log]
 
 
 def _is_compact(parameter: Value) -> bool:

@@ -97,7 +97,7 @@ def summary(engine: Engine, network: Network, compiled: Compiled) -> Summary:
         tuple(engine.inputs), tuple(engine.outputs), tuple((s["name"], s["min"], s["max"]) for s in symbols),
         (
             *_host_calls(program, compiled), *_computed(program), *_as_floats(engine, compiled),
-            *_wider(network, compiled),
+            *_without_groups(compiled), *_rows_of_floats(compiled), *_wider(network, compiled),
         ),
     )  # fmt: skip
 
@@ -225,21 +225,46 @@ def _bytes(buffer: Mapping[str, Any]) -> int:
 
 def _as_floats(engine: Engine, compiled: Compiled) -> list[Remark]:
     """Weights that stay as they are though the build stores weights in a smaller format, by the reason."""
-    reasons: dict[str, list[str]] = {}
-    for event in compiled.log:
-        if event.rule == "weights":
-            name, _, kept = event.verdict.partition(" stays ")  # a name may have spaces and colons
-            reasons.setdefault(kept.partition(": ")[2], []).append(name)
     format = engine.config.get("weights", "integers")
     return [
-        Remark("weights as floats", "weights", tuple(names), len(names), f"not stored as {format}: {why}",
+        Remark("weights as floats", "weights", names, len(names), f"not stored as {format}: {why}",
                CALIBRATE if why.startswith("conv") else STORED)
-        for why, names in reasons.items()
+        for (_, why), names in _said(compiled, "weights", " stays ")
     ]  # fmt: skip
+
+
+def _without_groups(compiled: Compiled) -> list[Remark]:
+    """Weights of int8 where the build stores weights as int4, by the reason."""
+    return [
+        Remark("weights as int8", "weights", names, len(names), f"{kept.removeprefix('int8, ')}: {why}", DIVIDING)
+        for (kept, why), names in _said(compiled, "groups", " becomes ")
+    ]
+
+
+def _rows_of_floats(compiled: Compiled) -> list[Remark]:
+    """Products whose rows stay floats though the build rounds rows."""
+    return [
+        Remark("rows as floats", "matmul", names, len(names), why, FLOAT_ROWS)
+        for (_, why), names in _said(compiled, "rows", " meets ")
+    ]
+
+
+def _said(compiled: Compiled, rule: str, verb: str) -> list[tuple[tuple[str, str], tuple[str, ...]]]:
+    """What a rule says became of weights and why, and of which: a name may have spaces and colons."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for event in compiled.log:
+        if event.rule == rule:
+            name, _, said = event.verdict.partition(verb)
+            became, _, why = said.partition(": ")
+            found.setdefault((became, why), []).append(name)
+    return [(said, tuple(dict.fromkeys(names))) for said, names in found.items()]
 
 
 CALIBRATE = "int8 convolutions need data: --weights int8 --activations int8 --data calib.npz, or ingot.quantize"
 STORED = "nothing: matrices of products and experts, tables, and weights of recurrent layers are stored so"
+
+DIVIDING = "nothing, or a smaller group, if one divides the inputs: --weights int4-g32, int4-g64"
+FLOAT_ROWS = "nothing, or build from the float checkpoint: --weights int4-g128 --activations int8 for example"
 
 
 def _wider(network: Network, compiled: Compiled) -> list[Remark]:

@@ -18,7 +18,7 @@ from ingot.ir import F, Network, Node, Value
 from ingot.ir.recipe import Recipe
 from ingot.ir.weight_format import FP8, WeightFormat
 from ingot.ops.control import CONTROL, WhileLoop, bodies, body_operands
-from ingot.ops.conversion import Dequantize
+from ingot.ops.conversion import Dequantize, Float8Rows
 from ingot.ops.indexing import Embedding, Take
 from ingot.ops.mixture import Moe
 from ingot.ops.product import Matmul
@@ -35,7 +35,8 @@ FLOAT_BITS = (16, 32)
 
 
 def quantized(network: Network, format: WeightFormat, log: Log | None = None) -> Network:
-    """A copy with its weights in that format; the same network where that is `same`. The log says which stay floats.
+    """A copy with its weights in that format; the same network where that is `same`. The log says
+    which stay floats, which are int8 where int4 was asked for, and which rows stay floats.
 
     Raises UserError where a word for a head or for tables does not fit the network.
     """
@@ -46,8 +47,10 @@ def quantized(network: Network, format: WeightFormat, log: Log | None = None) ->
     lookups(new, decisions, (Take,))  # directions and gates of recurrent layers, put in order
     apply(new, (ROWS,), decisions)
     scaled_weights(new, decisions)
-    _quantize(new, {recipe_of(weight): wanted for weight, wanted in _chosen(new, format, decisions)})
+    _quantize(new, {recipe_of(weight): wanted for weight, wanted in _chosen(new, format, decisions)}, decisions)
     new.remove_dead()
+    if format.activations:
+        _note_rows(new, format.activations, decisions)
     return new
 
 
@@ -105,7 +108,7 @@ def _is_table(weight: Value) -> bool:
     return False
 
 
-def _quantize(network: Network, chosen: Mapping[Recipe, WeightFormat]) -> None:
+def _quantize(network: Network, chosen: Mapping[Recipe, WeightFormat], log: Log) -> None:
     """In place, and in branches and loop bodies too."""
     dead: list[Node] = []
     for weight in [v for v in network.parameters if recipe_of(v) in chosen]:
@@ -113,6 +116,9 @@ def _quantize(network: Network, chosen: Mapping[Recipe, WeightFormat]) -> None:
         int8 = any(isinstance(node.op, Embedding | Recurrent) for node in readers)
         taken = chosen[recipe_of(weight)].per_output if int8 else chosen[recipe_of(weight)]
         for node in readers:
+            if taken.group and (inputs := _inputs(node, weight)) % taken.group:
+                word, why = taken.word, f"groups of {taken.group} do not divide its {inputs} inputs"
+                note(log, "groups", node, f"{weight.name} becomes int8, not {word}: {why}")
             with network.insert_before(node):
                 if isinstance(node.op, Recurrent | Moe):
                     group = _fits(weight, taken).group
@@ -126,7 +132,7 @@ def _quantize(network: Network, chosen: Mapping[Recipe, WeightFormat]) -> None:
         if any(v.kind == "parameter" and recipe_of(v) in chosen for v in node.inputs):
             inside = opened(node)
             for body in inside.values():
-                _quantize(body, chosen)
+                _quantize(body, chosen, log)
             dead.extend(closed(network, node, inside))
     network.remove(dead)
 
@@ -197,6 +203,12 @@ def _reader(node: Node, weight: Value, format: WeightFormat) -> Value:
     return F.matmul(x, whole, transpose_b=True, out_dtype=node.output.dtype)  # type: ignore[no-any-return]
 
 
+def _inputs(node: Node, weight: Value) -> int:
+    """How many inputs a weight has, as a node reads it."""
+    turned = isinstance(node.op, Matmul) and not node.op.transpose_b
+    return int(sizes(weight)[-2 if turned else -1])
+
+
 def _fits(weight: Value, format: WeightFormat) -> WeightFormat:
     """The format itself, or the one without groups where these do not divide the inputs."""
     return format.per_output if format.group and sizes(weight)[-1] % format.group else format
@@ -220,3 +232,19 @@ def integers(network: Network, weight: Value, format: WeightFormat) -> tuple[Val
         return made, scales, zeros
     name = f"{weight.name}.{kind.dtype.name}"
     return derive(network, "quantize", [weight, scales], name, dtype=kind.dtype.name, **args), scales
+
+
+def _note_rows(network: Network, word: str, log: Log) -> None:
+    """The log gets the products that read rows of floats by a weight which the source itself stores as integers."""
+    products = [node for node in network.nodes if isinstance(node.op, Matmul) and _made_by(node.inputs[1], Dequantize)]
+    floats = [node for node in products if not _made_by(node.inputs[0], Dequantize | Float8Rows)]
+    rounded = f"{len(products) - len(floats)} of {len(products)} products by stored integers take rows of {word}"
+    for node in floats:
+        stored = node.inputs[1].node.inputs[0]
+        if stored.kind == "parameter" and all(step.name == "cast" for step in recipe_of(stored).steps):
+            why = f"{rounded}; the source stores these weights as {stored.dtype.name} already, which read floats"
+            note(log, "rows", node, f"{stored.name} meets rows of floats: {why}")
+
+
+def _made_by(value: Value, kinds: Any) -> bool:
+    return value.node is not None and isinstance(value.node.op, kinds)

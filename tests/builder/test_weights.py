@@ -18,6 +18,7 @@ import pytest
 import ingot
 from ingot import _native, models, nn
 from ingot.builder.build import build
+from ingot.builder.compile import decisions
 from ingot.builder.diff import diff
 from ingot.builder.layers import computed_network, network_of
 from ingot.builder.network import build_network
@@ -160,8 +161,9 @@ def test_words_for_rows_of_int8_are_checked() -> None:
         ({"activations": "int8"}, "give both"),
         ({"activations": "int8"}, r"ingot\.quantize\(source, data=…\) with samples of its inputs"),
         ({"weights": "same", "activations": "int8"}, "give both"),
+        ({"activations": "int8"}, "integers already is built as it is, without activations"),
         ({"weights": "int8", "activations": "int4"}, "activations must be one of same, int8, fp8, not"),
-        ({"weights": "fp8", "activations": "int8"}, "with weights of int8 or int4, not 'fp8'"),
+        ({"weights": "fp8", "activations": "int8"}, "the build makes int8 or int4, not 'fp8'"),
         ({"weights": "int8", "activations": "fp8"}, "with weights of fp8, not 'int8'"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=told):
@@ -449,6 +451,29 @@ def test_what_stays_as_it_is_is_said() -> None:
         build(filled(Net(head=False)), specs, weights="int8", report=False)
 
 
+def test_groups_that_do_not_divide_the_inputs_are_said() -> None:
+    """Such a matrix is int8, however it lies, and the build says which and why; tables are int8 in any case."""
+    specs = {"x": Spec((2, 100), "float32")}
+    net = filled(nn.Sequential(nn.Linear(100, 64), nn.Linear(64, 100), nn.Linear(100, 8)))
+    engine = build(net, specs, weights="int4-g32", report=False)
+    (remark,) = engine.summary.remarks
+    assert (remark.kind, remark.where, remark.calls) == ("weights as int8", ("0.weight", "2.weight"), 2)
+    assert remark.why == "not int4-g32: groups of 32 do not divide its 100 inputs"
+    said = "0.weight becomes int8, not int4-g32: groups of 32 do not divide its 100 inputs"
+    assert any(said in line for line in engine.log)
+    log = decisions(network_of(engine), engine.config)
+    assert any(said == event.verdict for event in log)
+    assert build(net, specs, weights="int8", report=False).summary.remarks == ()
+    assert build(PICO, weights="int4-g32", report=False).summary.remarks == ()
+
+    network = Network("net")
+    x, w = network.input("x", Spec((2, 64), "float32")), network.parameter("w", Spec((64, 100), "float32"))
+    network.output("y", F.matmul(F.matmul(x, w), w, transpose_b=True))
+    weights = {"w": np.ones((64, 100), np.float32)}
+    (remark,) = build_network(network, weights, format=weight_format("int4-g64"), report=False).summary.remarks
+    assert remark.where == ("w",) and "groups of 64 do not divide its 100 inputs" in remark.why
+
+
 @pytest.mark.parametrize("word", ["int8", "int4-g32", "int4-g32-asym", "fp8"])
 @pytest.mark.parametrize("inside", [False, True], ids=["", "in a branch"])
 def test_products_around_a_softmax(word: str, inside: bool) -> None:
@@ -627,7 +652,8 @@ def test_experts(mixture: Path, word: str) -> None:
     assert any(name.endswith("gate_up.zeros.packed") for name in names) == word.endswith("asym")
     calls = [call for entry in engine.header["programs"]["cpu"]["entries"].values() for call in entry["calls"]]
     assert [call for call in calls if call.get("kernel") == "moe"] and not [call for call in calls if "host" in call]
-    assert not [line for line in engine.log if "experts" in line and (" stays " in line or " becomes " in line)]
+    said = [line for line in engine.log if "experts" in line and (" stays " in line or " becomes " in line)]
+    assert all(line.endswith("int4-g64-asym: groups of 64 do not divide its 96 inputs") for line in said)
     sizes = (sum(e.tensor(n).nbytes for n in e.header["weights"] if "experts" in n)
              for e in (engine, build(mixture, precision="float32", report=False)))  # fmt: skip
     stored, floats = sizes

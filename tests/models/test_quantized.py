@@ -291,6 +291,21 @@ def test_what_is_not_done_is_said(tmp_path: Path) -> None:
     assert kinds["tensors not used"].where == (f"{Q}.input_scale",)
 
 
+def test_rows_that_stay_floats_are_said(tmp_path: Path) -> None:
+    """Rows of int8 are asked for, and weights that the checkpoint stores as integers read floats."""
+    folder, _, _ = written(tmp_path, CASES["awq g64, qwen2 with biases"])
+    engine = build(folder, weights="int8", activations="int8", report=False)
+    (remark,) = [one for one in engine.summary.remarks if one.kind == "rows as floats"]
+    assert remark.calls == len(remark.where) == 7 and remark.where[0] == f"{Q}.weight.int4"
+    assert remark.why.startswith("1 of 8 products by stored integers take rows of int8; the source stores")
+    engine = build(folder, weights="int8", report=False)
+    assert not [one for one in engine.summary.remarks if one.kind == "rows as floats"]
+    (tmp_path / "rounded").mkdir()
+    folder, _, _ = written(tmp_path / "rounded", CASES["compressed W8A8"])
+    engine = build(folder, weights="int8", activations="int8", report=False)
+    assert not [one for one in engine.summary.remarks if one.kind == "rows as floats"]
+
+
 def test_what_modelopt_says_beside_config_json(tmp_path: Path) -> None:
     tensors, wanted, config = model(CASES["modelopt fp8"])
     folder = write(tmp_path / "m", tensors, config)
@@ -424,8 +439,10 @@ BY_BITS = {"num_bits": 8, "strategy": "channel"}
 BAD_CONFIGS: list[tuple[Any, str]] = [
     (7, "must be an object"),
     ({}, "no quant_method is named"),
-    *(({"quant_method": name}, rf"quantised \({name}\).*--weights")
-      for name in ("bitsandbytes", "hqq", "aqlm", "quanto", "torchao", "mxfp4")),
+    *(
+        ({"quant_method": name}, rf"quantised \({name}\).*--weights")
+        for name in ("bitsandbytes", "hqq", "aqlm", "quanto", "torchao", "mxfp4")
+    ),
     (AWQ | {"version": "gemv"}, "'gemv' is not read, only gemm is"),
     (AWQ | {"version": "marlin"}, "'marlin' is not read"),
     (AWQ | {"version": 5}, "'5' is not read"),
