@@ -259,7 +259,7 @@ def _loaded(
     if "tokenizer.json" in files:
         tokenizer_file.check(tokenizer, config.vocab_size)
     add_bos, bos = beginning(tokenizer, settings, config.bos_token_id)
-    config = replace(config, bos_token_id=bos, eos_token_ids=_ends(path, files, config))
+    config = _known_marks(path, replace(config, bos_token_id=bos, eos_token_ids=_ends(path, files, config)), add_bos)
     facts = _engine_config(config, dtype, add_bos, encoder.pooling_of(path, "last"))
     return LoadedModel(module, input_specs(config), facts, weights, files)
 
@@ -270,6 +270,21 @@ def _ends(path: Path, files: Mapping[str, bytes], config: LanguageConfig) -> tup
     ends = token_ids(fields, "eos_token_id")
     fields.finish(f"{path / 'generation_config.json'}")
     return ends or config.eos_token_ids
+
+
+def _known_marks(path: Path, config: LanguageConfig, add_bos: bool) -> LanguageConfig:
+    """Without ids outside of the vocabulary: transformers writes its defaults into the config.json of small models, and
+    no text has such a token. Raises CheckpointError where every text is to begin with it."""
+    bos, ends, words = config.bos_token_id, config.eos_token_ids, config.left_out
+    outside = f"outside of its vocabulary of {config.vocab_size:,}"
+    if bos is not None and bos >= config.vocab_size:
+        if add_bos:
+            raise CheckpointError(f"{path / 'config.json'}: bos_token_id: {bos} is {outside}, and every text gets it")
+        bos, words = None, (*words, f"bos_token_id {bos}, {outside}")
+    known = tuple(end for end in ends if end < config.vocab_size)
+    if unknown := [str(end) for end in ends if end >= config.vocab_size]:
+        words = (*words, f"eos_token_id {', '.join(unknown[:4])}, {outside}")
+    return replace(config, bos_token_id=bos, eos_token_ids=known, left_out=words)
 
 
 def _engine_config(
@@ -296,7 +311,9 @@ def _engine_config(
         "eos_token_ids": list(config.eos_token_ids),
         "add_bos": add_bos,
         "embedding": {
-            "pooling": pooling.how, "normalize": pooling.normalize, "prompt": pooling.prompt,
+            "pooling": pooling.how,
+            "normalize": pooling.normalize,
+            "prompt": pooling.prompt,
             "max_tokens": pooling.max_tokens,
         },
         "limits": {"max_step_tokens": MAX_STEP_TOKENS},

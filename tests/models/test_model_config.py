@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ingot import models
+from ingot import LLM, build, models
 from ingot.errors import CheckpointError, UserError
 from ingot.models.tokens import beginning
 from ingot.models.weights import parameter_specs
@@ -363,6 +363,21 @@ TOKENIZER = {"added_tokens": [{"id": 7, "content": "<s>"}], "model": {"vocab": {
 )
 def test_beginning(tokenizer: dict[str, Any], settings: dict[str, Any], expected: tuple[bool, int | None]) -> None:
     assert beginning(tokenizer, settings, 1) == expected
+
+
+def test_marks_outside_of_the_vocabulary(tmp_path: Path) -> None:
+    """Those that no text has are left out, as in transformers, and the engine opens; a beginning of all is refused."""
+    folder = write(tmp_path / "m", GOOD | {"bos_token_id": 50256, "eos_token_id": [2, 50256]})
+    loaded = models.load(folder)
+    assert (loaded.config["bos_token_id"], loaded.config["eos_token_ids"]) == (None, [2])
+    assert loaded.config["left_out"] == [
+        "bos_token_id 50256, outside of its vocabulary of 40", "eos_token_id 50256, outside of its vocabulary of 40",
+    ]  # fmt: skip
+    built = build(folder, report=False, progress=False)
+    assert LLM(built).left_out == tuple(loaded.config["left_out"])
+    (folder / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    with pytest.raises(CheckpointError, match=r"config\.json: bos_token_id: 50256 is outside of its vocabulary of 40"):
+        models.load(folder)
 
 
 def test_ends_come_from_generation_config(tmp_path: Path) -> None:
