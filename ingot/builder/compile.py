@@ -25,7 +25,7 @@ from ingot.ir.recipe import Recipe, ScalesError
 from ingot.ir.text import to_json
 from ingot.ir.weight_format import AS_IS, COMPACT, WeightFormat, format_of
 from ingot.ops.external import external_ops
-from ingot.passes.calibrated import Plan, multiplied_scales, placed
+from ingot.passes.calibrated import IS_QUANTISED, Plan, is_quantised, multiplied_scales, placed
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Event, Log
@@ -86,10 +86,12 @@ def _is_compact(parameter: Value) -> bool:
     return parameter.dtype in COMPACT or any(dtype.name in made for dtype in COMPACT)
 
 
-def check_format(format: WeightFormat, compiled: Compiled) -> None:
-    """Raises UserError when no weight is stored in the format."""
+def check_format(format: WeightFormat, compiled: Compiled, network: Network) -> None:
+    """Raises UserError when no weight of a network is stored in the format."""
     if not any(_is_compact(v) for v in compiled.stored.values() if v.kind == "parameter"):
         whys = "; ".join(event.verdict for event in compiled.log if event.rule == "weights")
+        if not whys and is_quantised(network):
+            raise UserError(f"no weight of this network can be stored as {format.word}: the network {IS_QUANTISED}")
         calibrated = ", or calibrate: ingot.quantize(source, data=…) with samples of its inputs"
         raise UserError(
             f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "

@@ -130,6 +130,6 @@ def _compiled(
     with phases.phase("lower"):
         compiled = compile_network(network, weights=format, plan=plan, **switches)
         if format != AS_IS:
-            check_format(format, compiled)
+            check_format(format, compiled, network)
     with phases.phase("pack") as done:
         return compiled, make_tensors(compiled.stored, sources, done)

@@ -51,6 +51,8 @@ Array = np.ndarray[Any, Any]
 LAYERS = (Conv, ConvTranspose, Matmul)
 KEY = "quantization"  # of the plan in an engine's config
 BY_ROWS = "int8 rows"
+QUANTISED = "its weight is quantised already"
+IS_QUANTISED = "is quantised already: build it as it is, without weights and data, or start from its source in float"
 LIMIT = 127  # the largest integer: a scale is the largest magnitude that is to be told apart, divided by it
 
 
@@ -264,6 +266,8 @@ def _refused(node: Node) -> str:
     if not isinstance(op, LAYERS):
         return f"{op.name} has no int8 form"
     x, weight = node.inputs[:2]
+    if _is_quantised(weight):
+        return QUANTISED
     if x.dtype not in dtypes.PRECISIONS or weight.dtype not in dtypes.PRECISIONS:
         return f"it computes in {x.dtype.name}"
     if weight.kind not in FIXED:
@@ -275,6 +279,28 @@ def _refused(node: Node) -> str:
     if isinstance(op, Matmul) and (op.transpose_a or len(weight.shape) != 2):
         return "its weight is no matrix that rows are multiplied with"
     return ""
+
+
+def is_quantised(network: Network) -> bool:
+    """Whether a layer has a weight that the source stores as integers or floats of 8 bits, at most."""
+    return any(isinstance(node.op, LAYERS) and _is_quantised(node.inputs[1]) for node in network.nodes)
+
+
+def _is_quantised(weight: Value) -> bool:
+    """Whether a weight is made of such numbers, and of nothing that a run gives."""
+    ways, seen, narrow = [weight], {weight}, False
+    while ways:
+        value = ways.pop()
+        if value.node is None:
+            if value.kind not in FIXED:
+                return False
+            dtype = value.dtype
+            narrow |= dtype.is_integer and (value is weight or dtype.bits <= 8) or dtype.is_float and dtype.bits <= 8
+            continue
+        new = [v for v in value.node.inputs if v not in seen]
+        seen.update(new)
+        ways += new
+    return narrow
 
 
 def _sources(x: Value, known: dict[Value, tuple[Value, ...]]) -> tuple[Value, ...]:

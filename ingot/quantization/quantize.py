@@ -26,7 +26,7 @@ from ingot.errors import InputError, UserError
 from ingot.ir import Network
 from ingot.ir.precision import scope
 from ingot.ir.weight_format import AS_IS, format_of
-from ingot.passes.calibrated import KEY, Choice, Layer, layers_of, prepared
+from ingot.passes.calibrated import IS_QUANTISED, KEY, Choice, Layer, is_quantised, layers_of, prepared
 from ingot.passes.clone import clone
 from ingot.passes.weights import recipe_of, sizes
 from ingot.progress import Asked, log, told
@@ -226,6 +226,8 @@ def _of_engine(engine: Engine) -> Any:
     network = prepared(network_of(engine))
     stored = Stored(engine, network_of(engine))
     if lacking := [name for v in network.parameters for name in stored.lacking(v)]:
+        if is_quantised(network):
+            raise UserError(f"the network of this engine {IS_QUANTISED}")
         raise UserError(
             f"{', '.join(lacking[:8])} {'are' if len(lacking) > 1 else 'is'} stored only in a form that cannot be "
             "undone, such as folded with a batch norm: start from the engine's source"
@@ -279,6 +281,8 @@ class Calibration:
         make = Maker(weights)
         whys = _kept(layers, self.options.kept)
         if all(whys):
+            if is_quantised(ready):
+                raise UserError(f"network {network.name} {IS_QUANTISED}")
             why = "; ".join(dict.fromkeys(whys))[:300] or "it has no convolution and no product"
             raise UserError(f"network {network.name} has no layer that can be int8: {why}")
         with ThreadPoolExecutor(1) as behind:

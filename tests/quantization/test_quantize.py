@@ -16,6 +16,7 @@ import pytest
 import ingot
 from ingot.builder.diff import diff
 from ingot.builder.layers import computed_network, network_of
+from ingot.builder.network import build_network
 from ingot.cli.inspect import kernel_counts
 from ingot.cli.main import main
 from ingot.dims import Dim
@@ -23,6 +24,7 @@ from ingot.engine.session import Engine, load
 from ingot.errors import EngineFileError, FileError, InputError, NetworkError, UserError, ValueFault
 from ingot.ir import F, Network, Spec
 from ingot.ir.evaluation import evaluate
+from ingot.ir.weight_format import weight_format
 from ingot.passes.calibrated import Plan
 from ingot.quantization.chart import Bar, chart
 from ingot.quantization.data import Batches
@@ -275,6 +277,48 @@ def test_layers_by_name_stay_float() -> None:
         made(keep="stam")
     with pytest.raises(UserError, match="has no layer that can be int8: kept by the name"):
         made(keep="*")
+
+
+def test_integers_hide_what_is_not_finite_and_rows_do_not() -> None:
+    """As docs/quantization.md says it."""
+    x = np.random.default_rng(2).standard_normal((3, 16)).astype(np.float32)
+    x[1, 2:4] = np.nan, np.inf
+    whole = np.ones((16, 16), np.float32)
+    for rows in (False, True):
+        network = Network("main")
+        y = network.input("x", Spec(("N", 16), "float32"))
+        if not rows:
+            y = F.dequantize(F.quantize(y, np.float32(0.1)), np.float32(0.1))
+        network.output("y", F.matmul(y, network.parameter("w", Spec((16, 16), "float32"))))
+        format = weight_format("int8", "int8") if rows else weight_format("same")
+        found = build_network(network, {"w": whole}, format=format, report=False).run({"x": x})["y"]
+        assert np.isnan(found[1]).all() == rows and np.isfinite(found[[0, 2]]).all()
+        assert rows or np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("kind", ["parameter", "constant"])
+def test_what_is_quantised_already_is_built_as_it_is(kind: str) -> None:
+    """A graph with integers and scales in it is not calibrated again, nor are its weights stored in another format."""
+    network = Network("main")
+    x, whole = (
+        network.input("x", Spec(("N", 16), "float32")),
+        np.random.default_rng(0).integers(-9, 9, (8, 16)).astype(np.int8),
+    )
+    stored = network.parameter("w", Spec((8, 16), "int8")) if kind == "parameter" else network.constant(whole)
+    scale = np.float32(0.1)
+    rows = F.dequantize(F.quantize(x, scale), scale)
+    network.output("y", F.matmul(rows, F.dequantize(stored, scale), transpose_b=True))
+    weights = {"w": whole} if kind == "parameter" else {}
+    data = [{"x": np.ones((4, 16), np.float32)}]
+    wanted = "is quantised already: build it as it is"
+    engine = build_network(network, weights)
+    with pytest.raises(UserError, match=f"network main {wanted}"):
+        ingot.quantize(network, data, weights=weights, progress=False)
+    with pytest.raises(UserError, match=wanted):
+        ingot.quantize(engine, data, progress=False)
+    if kind == "constant":
+        with pytest.raises(UserError, match=f"stored as int8: the network {wanted}"):
+            build_network(network, weights, format=weight_format("int8"))
 
 
 @pytest.mark.parametrize("name", ["last", "blocks[0]"])
