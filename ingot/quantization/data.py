@@ -85,7 +85,7 @@ class Batches:
         if empty:
             raise UserError(f"{self.who} has no samples in {count} batch(es): {GIVE}")
         if flat and all(one.is_flat for one in flat.values()):
-            what = ", ".join(f"{name!r} is {one.value}" for name, one in flat.items())
+            what = ", ".join(f"{name!r} is {one.value + type(one.value)(0)}" for name, one in flat.items())
             raise UserError(f"{self.who}: samples are the same everywhere, {what}: {GIVE}")
         self.flat = [v.name for v in self.inputs if v.dtype.is_float and flat[v.name].is_flat]
 

@@ -51,7 +51,8 @@ class Smoothing:
 
     def __call__(self, model: LoadedModel, network: Network, phases: Phases) -> Smoothed:
         if self.not_here:
-            raise UserError(f"{', '.join(self.not_here)} is for nets, not for a language model: leave it out")
+            are, them = ("are", "them") if len(self.not_here) > 1 else ("is", "it")
+            raise UserError(f"{', '.join(self.not_here)} {are} for nets, not for a language model: leave {them} out")
         if self.unreported:
             raise UserError(UNREPORTED)
         events: Log = []

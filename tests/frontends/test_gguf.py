@@ -228,6 +228,7 @@ WRONG: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("another tokenizer", lambda m: m.update({"tokenizer.ggml.model": "bert"}), "tokenizer 'bert' is not read"),
     ("a token twice", lambda m: m["tokenizer.ggml.tokens"].append("a"), "has 4,096 entries for 4,097 tokens"),
     ("merges of one", lambda m: m.update({"tokenizer.ggml.merges": ["a"]}), "must be pairs"),
+    ("no merges", lambda m: m.pop("tokenizer.ggml.merges"), r"tokenizer\.ggml\.merges is missing"),
     ("an end beyond", lambda m: m.update({"tokenizer.ggml.eos_token_id": 9999}), "must be the id of one of 4,096"),
     ("pairs of no token", lambda m: m["tokenizer.ggml.merges"].append("a zz"), "joins 'a' and 'zz', of which one"),
     ("an end of turn beyond", lambda m: m.update({"tokenizer.ggml.eot_token_id": 9999}), "eot_token_id must be the id"),

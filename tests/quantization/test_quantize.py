@@ -520,6 +520,7 @@ def test_data_of_many_kinds(tmp_path: Path) -> None:
     ([np.full((1, 3, 8, 8), 3e38, np.float32)], ValueFault, "batch 0 of data: %.* is NaN or infinite"),
     (["x"], InputError, "batch 0 of data: input 'x' is a str"),
     ([np.zeros((4, 3, 8, 8), np.float32)] * 2, UserError, "data: samples are the same everywhere, 'x' is 0.0: give"),
+    ([np.full((4, 3, 8, 8), -0.0, np.float32)], UserError, "data: samples are the same everywhere, 'x' is 0.0: give"),
     ([np.full((4, 3, 8, 8), 7, np.float32)], UserError, "data: samples are the same everywhere, 'x' is 7.0: give"),
     (list, UserError, "data is the class list: give an iterable of batches"),
     ("", UserError, "data is an empty path: give a .npz file"),

@@ -235,6 +235,8 @@ def test_what_is_refused(uneven: Path, tmp_path: Path) -> None:
     for words in of_nets:
         with pytest.raises(UserError, match=f"{next(iter(words))} is for nets"):
             ingot.quantize(uneven, [TEXT], **words)
+    with pytest.raises(UserError, match="^budget, keep are for nets, not for a language model: leave them out$"):
+        ingot.quantize(uneven, [TEXT], budget=0.1, keep="first")
     with pytest.raises(UserError, match="a file of the report was asked for, and no report"):
         ingot.quantize(uneven, [TEXT], report=False, report_file=str(tmp_path / "q.svg"))
     module = nn.Linear(8, 8)

@@ -140,6 +140,8 @@ class _Metadata:
 
     def texts(self, key: str) -> list[str]:
         found = self.metadata.get(PREFIX + key)
+        if found is None:
+            raise CheckpointError(f"{self.path}: {PREFIX}{key} is missing")
         if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
             raise CheckpointError(f"{self.path}: {PREFIX}{key} must be an array of texts")
         return found
