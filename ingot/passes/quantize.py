@@ -238,7 +238,7 @@ def _note_rows(network: Network, word: str, log: Log) -> None:
     """The log gets the products that read rows of floats by a weight which the source itself stores as integers."""
     products = [node for node in network.nodes if isinstance(node.op, Matmul) and _made_by(node.inputs[1], Dequantize)]
     floats = [node for node in products if not _made_by(node.inputs[0], Dequantize | Float8Rows)]
-    rounded = f"{len(products) - len(floats)} of {len(products)} products by stored integers take rows of {word}"
+    rounded = f"rows of {word} go to {len(products) - len(floats)} of {len(products)} products by stored integers"
     for node in floats:
         stored = node.inputs[1].node.inputs[0]
         if stored.kind == "parameter" and all(step.name == "cast" for step in recipe_of(stored).steps):

@@ -297,7 +297,7 @@ def test_rows_that_stay_floats_are_said(tmp_path: Path) -> None:
     engine = build(folder, weights="int8", activations="int8", report=False)
     (remark,) = [one for one in engine.summary.remarks if one.kind == "rows as floats"]
     assert remark.calls == len(remark.where) == 7 and remark.where[0] == f"{Q}.weight.int4"
-    assert remark.why.startswith("1 of 8 products by stored integers take rows of int8; the source stores")
+    assert remark.why.startswith("rows of int8 go to 1 of 8 products by stored integers; the source stores")
     engine = build(folder, weights="int8", report=False)
     assert not [one for one in engine.summary.remarks if one.kind == "rows as floats"]
     (tmp_path / "rounded").mkdir()
