@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, Result
-from benchmarks.machine import LOOSE, forced_level
+from benchmarks.machine import HOLDS, LOOSE, forced_level
 from tools.machine import machine_name
 
 MEASURED = ROOT / "benchmarks" / "measured"
@@ -27,6 +27,7 @@ COLOURS = {
 }  # fmt: skip
 OTHER = "#a0aec0"
 BAR = 0.22  # inches
+UNHELD = "OpenVINO's kernels that the level does not hold: "
 FORCED = ", INGOT_ISA="  # what stands behind a machine's name, and before the level
 
 Machine = Mapping[str, Any]  # as a file of MEASURED has it: schema, machine, results {name: Result.json() and date}
@@ -131,9 +132,9 @@ def _not_held(levels: Mapping[str, Machine]) -> list[str]:
         for result in machine["results"].values():
             for note in result["notes"]:
                 if note.endswith(LOOSE):
-                    _, _, holds = note.removesuffix(LOOSE).partition(": ")
-                    said.setdefault((level, result["name"]), {})[holds.strip()] = None
-    found = [f"- {level}, {name}: {'; '.join(holds)} {LOOSE}" for (level, name), holds in said.items()]
+                    _, _, kernels = note.removesuffix(LOOSE).partition(HOLDS)
+                    said.setdefault((level, result["name"]), {})[kernels.strip()] = None
+    found = [f"- {level}, {name}: {UNHELD}{'; '.join(kernels)}" for (level, name), kernels in said.items()]
     return [*found, ""] if found else []
 
 

@@ -26,7 +26,7 @@ HELD = {
     "avx512": ("AVX512_CORE", "avx512"), "avx512_vnni": ("AVX512_CORE_VNNI", "avx512"),
     "avx512_bf16": ("AVX512_CORE_BF16", "avx512"),
 }  # fmt: skip
-LOOSE = "not to that level"  # what a note ends with of a peer whose kernels ask the processor themselves
+HOLDS, LOOSE = "OpenVINO holds", "not to that level"  # around the kernels, in a note, that ask the processor themselves
 RATES = "_gflops"  # what the names of arithmetic end with: its rate in every pass
 SHOWN = 3  # ways to read: the best, which all of the memory was read by
 

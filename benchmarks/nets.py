@@ -27,6 +27,7 @@ import ingot
 from benchmarks import torch_nets
 from benchmarks.harness import CACHE, Options, Result, Sample, Share, seconds
 from benchmarks.machine import (
+    HOLDS,
     LOOSE,
     below_avx512,
     forced_level,
@@ -276,7 +277,7 @@ def _openvino(
         notes.append(f"{what}: OpenVINO does not compile it at that level: {str(e).strip().splitlines()[-1]}")
         return
     if below_avx512() and (loose := _loose(compiled)):
-        notes.append(f"{what}: OpenVINO holds {loose} {LOOSE}")
+        notes.append(f"{what}: {HOLDS} {loose} {LOOSE}")
     request = compiled.create_infer_request()
     feeds = [x.numpy()]
     yield "OpenVINO", lambda: request.infer(feeds)

@@ -221,7 +221,7 @@ def _of_product(program: Program, call: Mapping[str, Any]) -> tuple[str, ...]:
     """The direct product where the build took Strassen's, whose loops have one order."""
     if call["params"].get("algorithm") != STRASSEN:
         return tuple(LOOPS)
-    by_level = _buffer(program, call["in"][0])["dtype"] == "bfloat16"  # direct where there are dot products of it
+    by_level = _buffer(program, call["in"][0])["dtype"] == "bfloat16"  # direct where its own product is faster
     return DIRECT, *(word for word, (name, _) in LOOPS.items() if name == "split" or by_level)
 
 

@@ -262,8 +262,7 @@ def _said(compiled: Compiled, rule: str, verb: str) -> list[tuple[tuple[str, str
 
 CALIBRATE = "int8 convolutions need data: --weights int8 --activations int8 --data calib.npz, or ingot.quantize"
 STORED = "nothing: matrices of products and experts, tables, and weights of recurrent layers are stored so"
-
-DIVIDING = "nothing, or a smaller group, if one divides the inputs: --weights int4-g32, int4-g64"
+DIVIDING = "nothing, or a smaller group, if one divides the inputs: int4-g32 or int4-g64, -asym as before"
 FLOAT_ROWS = "nothing, or build from the float checkpoint: --weights int4-g128 --activations int8 for example"
 
 

@@ -242,7 +242,7 @@ def _note_rows(network: Network, word: str, log: Log) -> None:
     for node in floats:
         stored = node.inputs[1].node.inputs[0]
         if stored.kind == "parameter" and all(step.name == "cast" for step in recipe_of(stored).steps):
-            why = f"{rounded}; the source stores these weights as {stored.dtype.name} already, which read floats"
+            why = f"{rounded}; the source stores these weights as {stored.dtype.name}, and multiplies floats by them"
             note(log, "rows", node, f"{stored.name} meets rows of floats: {why}")
 
 

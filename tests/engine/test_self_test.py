@@ -125,13 +125,17 @@ def test_any_corrupted_matrix_of_a_language_model_is_told(model: Path) -> None:
 
 
 def test_what_is_rounded_makes_the_bound() -> None:
-    """Rows and 8-bit caches each add to that of floats."""
+    """Rows and 8-bit caches each add to that of floats. What a checkpoint itself rounds stands in the network alone."""
+    plain: dict[str, Any] = {"networks": {"main": {"nodes": [{"op": "matmul"}]}}}
     bounds = [
-        self_test._apart_at_most(cast(Any, SimpleNamespace(config={"precision": precision, **words})))
+        self_test._apart_at_most(cast(Any, SimpleNamespace(config={"precision": precision, **words}, header=plain)))
         for precision in ("float32", "bfloat16")
         for words in ({}, {"kv_cache": "int8"}, {"activations": "int8"}, {"activations": "fp8", "kv_cache": "fp8"})
     ]
     assert bounds == pytest.approx([0.001, 0.021, 0.051, 0.101, 0.05, 0.07, 0.1, 0.15])
+    rounded = {"networks": {"main": {"nodes": [{"op": "quantize_rows"}]}}}
+    engine: Any = SimpleNamespace(config={"precision": "float32"}, header=rounded)
+    assert self_test._apart_at_most(engine) == pytest.approx(0.051)
 
 
 def test_a_self_test_stays_with_its_file(model: Path, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ FLOAT64 = (dtypes.float64,)
 ORDERS, SPLITS = ("rows", "weights", "packed"), ("rows", "outputs")
 DIRECT, STRASSEN = "direct", "strassen"  # algorithms of matmul_packed; the first one is of convolutions too
 # Strassen's step pairs the rows of a sample (native/kernels/strassen.h). A build knows no level: one with dot products
-# of bfloat16 goes direct all the same. From so many rows, and so many inputs and outputs on, the step takes 0.91 of
-# the direct product's time; beside the panels a weight takes as many floats as it has values.
+# of bfloat16, and portable code, go direct by it all the same. From so many rows, inputs and outputs on, the step takes
+# 0.91 of the direct time; beside the panels a weight takes as many floats as it has values.
 PAIRED_ROWS, PAIRED_SIZE = 64, 512
 PAIRED = ("float32", "float16", "bfloat16")
 MEASURED = f"order?: {' | '.join(ORDERS)}, split?: {' | '.join(SPLITS)}"
