@@ -269,24 +269,14 @@ def _of_float8(image: Image) -> bytes:
     """An expression whose operand is the file's last tensor, of a byte an element, as integers of eight bytes."""
     count = 1 << 20
     steps = {"steps": [["input", "int64", 0]], "outputs": [0]}
-    image.program |= {
-        "symbols": [],
-        "buffers": [
-            {"kind": "weight", "tensor": "w", "dtype": "float8_e4m3fn", "shape": [count]},
-            {"kind": "temp", "dtype": "int64", "shape": [count]},
-        ],
-        "calls": [
-            {
-                "kernel": "elementwise",
-                "version": 1,
-                "in": [0],
-                "out": [1],
-                "where": "x",
-                "params": {"expression": steps},
-            }
-        ],
-        "outputs": [{"name": "y", "buffer": 1}],
-    }
+    call = {"kernel": "elementwise", "version": 1, "in": [0], "out": [1], "where": "x"}
+    weight = {"kind": "weight", "tensor": "w", "dtype": "float8_e4m3fn", "shape": [count]}
+    image.program.update(
+        symbols=[],
+        buffers=[weight, {"kind": "temp", "dtype": "int64", "shape": [count]}],
+        calls=[{**call, "params": {"expression": steps}}],
+        outputs=[{"name": "y", "buffer": 1}],
+    )
     image.entries = [("w", {"dtype": "F8_E4M3", "shape": [count], "data_offsets": [0, count]})]
     image.data = bytes(count)
     return image.encode()
